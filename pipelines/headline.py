@@ -1,5 +1,6 @@
 """The lines that a finished run ends with, read from the records of its steps."""
 
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ from marin_dag.graph.step import Step
 from marin_dag.quantities import counted
 from pipelines.milestone_evaluations import is_of_training, milestone_of
 from pipelines.phases import legs_in, main_line_of, phases_in
-from runtime.evaluation.task_score import implausible
+from runtime.evaluation.task_score import implausible, leading_of_each_task
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult, ema_eval
 from steps.joined_scores import whole_scores
@@ -46,19 +47,15 @@ def quality(phase: str, evaluation: EmaEvalResult | None, scored: LmEvalResult |
         )
     if scored is None:
         return
-    from runtime.report.contents import Score, leading, mean
-
-    scores = leading(
-        [Score(phase, s.task, s.num_fewshot, s.metric, s.value, s.stderr, s.chance) for s in scored.scores]
-    )
+    scores = leading_of_each_task(score for score in scored.scores if score.chance is not None)
     if scores:
-        accuracy = mean({score.label: score.value for score in scores})
-        chance = mean({score.label: score.chance or 0.0 for score in scores})
+        accuracy = statistics.fmean(score.value for score in scores)
+        chance = statistics.fmean(score.chance or 0.0 for score in scores)
         tasks = counted(len(scores), "task")
         yield f"{phase}: lm-eval mean accuracy {accuracy:.3f} over {tasks}; guessing gives {chance:.3f}"
     for s in scored.scores:
         if (warning := implausible(value=s.value, chance=s.chance, num_items=s.num_items)) is not None:
-            yield f"lm-eval, {s.task}, {s.num_fewshot}-shot, {s.metric}: {warning}"
+            yield f"lm-eval, {s.measure}: {warning}"
 
 
 def _unreadable(name: str, result: DocumentsResult) -> Iterator[str]:

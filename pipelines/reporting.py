@@ -11,7 +11,7 @@ from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import Change, Node, described
 from steps.ema_eval import ema_eval
 from steps.hf_export import hf_export
-from steps.joined_scores import SCORING_KINDS
+from steps.joined_scores import SCORING_KINDS, whole_scores
 from steps.phase_config import TrainPhaseConfig, chosen_settings
 from steps.phase_timeline import changes
 from steps.report import report
@@ -53,13 +53,18 @@ def report_on(
     phases = phases_in(graph.steps)
     # The report has no place for evaluations of imported weights.
     evaluations = {step.config.phase.step.name: step for step in shown if step.kind is ema_eval}
-    readers = [*phases.values(), *evaluations.values()]
-    caches = {source: item.step for reader in readers for source, item in reader.config.caches.items()}
+    caches: dict[str, Step] = {}
+    for reader in (*phases.values(), *evaluations.values()):
+        for source, item in reader.config.caches.items():
+            caches.setdefault(source, item.step)  # a fork may have a cache of its own: the recipe's comes first
+    scores = _scores_by_export(shown)
+    exported = {step.name: step for step in shown if step.kind is hf_export}
+    for scored in scores.values():
+        exported.setdefault(scored.config.export.step.name, scored.config.export.step)
     exports: dict[str, Step] = {}
-    for step in (step for step in shown if step.kind is hf_export):
+    for step in exported.values():
         phase = step.config.phase.step.name
         exports[phase if phase not in exports else f"{phase}/{step.name}"] = step
-    export_names = {step.name: export for export, step in exports.items()}
     own = Node(name=name, kind="report", inputs=tuple(step.name for step in shown), group=name)
     return report(
         name,
@@ -77,7 +82,7 @@ def report_on(
             labels=dict(labels),
             evaluations={phase: step for phase, step in evaluations.items() if phase in phases},
             exports=exports,
-            scores={export_names[step.config.export.step.name]: step for step in shown if _is_of_export(step)},
+            scores={name: scores[step.name] for name, step in exports.items() if step.name in scores},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
             caches=caches,
             graph=(*nodes_of(graph), own),
@@ -85,9 +90,19 @@ def report_on(
     )
 
 
-def _is_of_export(step: Step) -> bool:
-    """Return whether a step scores an export; the report does not show scores of downloaded models."""
-    return step.kind in SCORING_KINDS and step.config.export.step.kind is hf_export
+def _scores_by_export(results: Iterable[Step]) -> dict[str, Step]:
+    """Return the scores of each export, by its name; the report has no place for scores of models of others.
+
+    Raises:
+        ValueError: two steps score one export.
+    """
+    found: dict[str, Step] = {}
+    for step in whole_scores(results):
+        export = step.config.export.step
+        if export.kind is hf_export and (other := found.setdefault(export.name, step).name) != step.name:
+            names = f"{other} and {step.name}"
+            raise ValueError(f"results: {names} both score {export.name}; list all tasks in one call of lm_eval.")
+    return found
 
 
 def stages_of(documents: Step) -> dict[str, Step]:

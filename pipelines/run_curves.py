@@ -19,6 +19,7 @@ from pipelines.saved_curves import SavedState, newest_saved, read_newest
 from runtime.cost.chips import GENERATIONS, GPUS
 from runtime.optim.ema import HOT
 from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MFU, RATE, SPEED, Line
+from runtime.report.panel import MAIN_LINE
 from runtime.tracking.events import VALIDATION, is_part_of_first_host
 from steps.machine_checks import devices_on
 from steps.phase_config import TrainPhaseConfig
@@ -93,7 +94,7 @@ class LoggedPhase:
         return float(self._leg.tokens_at(step))
 
     def _line(self, panel: str, tokens: np.ndarray, values: np.ndarray, name: str | None = None) -> Line:
-        return Line(panel, name or self.name, self.name, self.is_main, tokens, values)
+        return Line(panel, name or self.name, MAIN_LINE if self.is_main else self.name, tokens, values)
 
 
 def logged_phases(session: Session, graph: Graph, digests: Iterable[Sequence[str]]) -> list[LoggedPhase]:

@@ -90,8 +90,7 @@ def _tasks(phase: str, result: Any) -> "Iterable[ScorePoint]":
     from runtime.report.score_curves import ScorePoint
 
     for score in leading_of_each_task(result.scores):
-        measure = f"{score.task}, {score.num_fewshot}-shot, {score.metric}"
-        figures = (measure, score.value, score.stderr, score.chance)
+        figures = (score.measure, score.value, score.stderr, score.chance)
         yield ScorePoint(phase, result.weights, result.step, result.consumed_tokens, *figures)
 
 

@@ -18,7 +18,7 @@ class ReportResult(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("bokeh", "numpy", "pyarrow"), check=check_names)
 def report(config: ReportConfig, context: StepContext) -> ReportResult:
-    """Return the page holds no time, host or path: the same results give the same bytes."""
+    """Write the page, which holds no time, host or path: the same results give the same bytes."""
     import json
 
     import fsspec
@@ -27,7 +27,7 @@ def report(config: ReportConfig, context: StepContext) -> ReportResult:
     from runtime.report.score_doubts import doubts
     from steps.report_contents import contents_of
 
-    contents = contents_of(config, own_kind=report.name)
+    contents = contents_of(config)
     for doubt in doubts(contents):
         context.log.warning("%s", doubt)
     written = {

@@ -9,14 +9,13 @@ from runtime.data.consumption import Consumption, MixtureFinding, PhaseDraws, So
 from runtime.report import readings
 from runtime.report.contents import Cache, Evaluation, Export, Phase, Report, Score, SourceCurve, Stage
 from runtime.report.readings import Draws, PhaseLog
-from runtime.report.recipe import Node
 from steps.decontaminate import DecontaminateResult
 from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
 
 
-def contents_of(config: ReportConfig, *, own_kind: str) -> Report:
+def contents_of(config: ReportConfig) -> Report:
     """Return results and files of the inputs as the plain values that the page shows."""
     draws = {name: readings.read_draws(phase.join(phase.result.source_losses)) for name, phase in config.phases.items()}
     logs = {name: readings.read_log(phase.join(phase.result.metrics)) for name, phase in config.phases.items()}
@@ -33,7 +32,7 @@ def contents_of(config: ReportConfig, *, own_kind: str) -> Report:
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
         stages=_stages(config),
         caches=_caches(config),
-        graph=_graph(config, own_kind),
+        graph=config.graph,
         consumption=_consumption(config, phases, logs, draws) if config.caches else None,
         source_curves=_source_curves(config),
         final_loss_steps=FINAL_LOSS_STEPS,
@@ -170,10 +169,7 @@ def _export(name: str, export: Input[Any]) -> Export:
 
 
 def _scores(name: str, config: ReportConfig) -> list[Score]:
-    return [
-        Score(name, s.task, s.num_fewshot, s.metric, s.value, s.stderr, s.chance, s.num_items, s.warning)
-        for s in config.scores[name].result.scores
-    ]
+    return [Score(**vars(score), export=name) for score in config.scores[name].result.scores]
 
 
 def _stages(config: ReportConfig) -> tuple[Stage, ...]:
@@ -188,15 +184,3 @@ def _stages(config: ReportConfig) -> tuple[Stage, ...]:
             edits = (result.num_edited, result.num_bytes_removed) if isinstance(result, FilterResult) else (0, 0)
             made.append(Stage(source, stage, *counts, samples, hits, *edits))
     return tuple(made)
-
-
-def _graph(config: ReportConfig, own_kind: str) -> tuple[Node, ...]:
-    """Return the graph with states: the report's own step, steps that it needs (done), and others (unknown)."""
-    needed: set[str] = set()
-    states: dict[str, str] = {}
-    for node in reversed(config.graph):
-        is_own = node.kind == own_kind
-        states[node.name] = "this" if is_own else "done" if node.name in needed else "unknown"
-        if is_own or node.name in needed:
-            needed.update(node.inputs)
-    return tuple(dataclasses.replace(node, state=states[node.name]) for node in config.graph)

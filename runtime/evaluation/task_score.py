@@ -1,8 +1,8 @@
 """TaskScore: one metric of one task with the facts to judge it; a plain value."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, TypeVar
 
 SUSPICIOUS_NUM_ITEMS = 500
 NEXT_TO_NOTHING = 0.02
@@ -32,22 +32,32 @@ class TaskScore:
     warning: str | None
     """A reason not to trust the value, if there is one."""
 
+    @property
+    def label(self) -> str:
+        """Task and number of shots."""
+        return f"{self.task}, {self.num_fewshot}-shot"
 
+    @property
+    def measure(self) -> str:
+        """Label and metric, which no other score of one model has."""
+        return f"{self.label}, {self.metric}"
+
+
+Scored = TypeVar("Scored", bound=TaskScore)
 PREFERRED_METRICS = ("acc_norm", "acc", "exact_match")
 
 
-def preference(metric: str) -> int:
-    """Return the rank of a metric among those of a task; 0 leads."""
-    ranks = (number for number, name in enumerate(PREFERRED_METRICS) if metric.startswith(name))
-    return next(ranks, len(PREFERRED_METRICS))
-
-
-def leading_of_each_task(scores: Sequence[TaskScore]) -> list[TaskScore]:
+def leading_of_each_task(scores: Iterable[Scored]) -> list[Scored]:
     """Return one score for each task and number of shots, normalised by answer length where the task has that."""
-    found: dict[tuple[str, int], list[TaskScore]] = {}
+    found: dict[tuple[str, int], list[Scored]] = {}
     for score in scores:
         found.setdefault((score.task, score.num_fewshot), []).append(score)
-    return [min(same, key=lambda score: preference(score.metric)) for same in found.values()]
+
+    def rank(score: Scored) -> int:
+        preferred = [number for number, name in enumerate(PREFERRED_METRICS) if score.metric.startswith(name)]
+        return preferred[0] if preferred else len(PREFERRED_METRICS)
+
+    return [min(same, key=rank) for same in found.values()]
 
 
 def implausible(*, value: float, chance: float | None, num_items: int) -> str | None:

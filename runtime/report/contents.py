@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from runtime.data.consumption import Consumption
-from runtime.evaluation.task_score import preference
+from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.optim.ema import Ema
 from runtime.report.recipe import Change, Node
 
@@ -45,11 +45,6 @@ class Curve:
 
     def __len__(self) -> int:
         return int(self.step.size)
-
-    def behind(self, step: int) -> "Curve":
-        """Return the rows after `step` finished training steps."""
-        rows = self.step > step
-        return Curve(**{name: values[rows] for name, values in vars(self).items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,41 +142,24 @@ class Export:
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
-    """A score of an export on a task; `chance` is what guessing would give, if known."""
+class Score(TaskScore):
+    """A score of an export."""
 
     export: str
-    task: str
-    num_fewshot: int
-    metric: str
-    value: float
-    stderr: float | None
-    chance: float | None
-    num_items: int | None = None
-    warning: str | None = None
-    """Why not to trust the value, where there is a reason."""
 
     def __post_init__(self) -> None:
         where = f"scores[{self.export!r}][{self.task!r}]"
         _check_finite(f"{where}.value", self.value, "run the evaluation again; a task without items has no score.")
         _check_finite(f"{where}.stderr", self.stderr or 0.0, "write None where it is not known.")
 
-    @property
-    def label(self) -> str:
-        """Task and number of shots."""
-        return f"{self.task}, {self.num_fewshot}-shot"
-
 
 def leading(scores: Sequence[Score]) -> list[Score]:
-    """Return one accuracy for each task and export, normalised by answer length where the task has that.
-
-    Metrics without a chance level, such as a perplexity, are left to the table.
-    """
-    found: dict[tuple[str, str], list[Score]] = {}
+    """Return one accuracy for each task and export; metrics without chance, such as a perplexity, are for the table."""
+    by_export: dict[str, list[Score]] = {}
     for score in scores:
         if score.chance is not None:
-            found.setdefault((score.export, score.label), []).append(score)
-    return [min(same, key=lambda score: preference(score.metric)) for same in found.values()]
+            by_export.setdefault(score.export, []).append(score)
+    return [score for same in by_export.values() for score in leading_of_each_task(same)]
 
 
 @dataclasses.dataclass(frozen=True)

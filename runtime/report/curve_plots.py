@@ -1,7 +1,4 @@
-"""Curves of a run over its tokens: the same panels on the live page and on the page that `curves` draws.
-
-The curves are not in the report: equal runs may validate or log their speed at different steps.
-"""
+"""Curves over the tokens of a run: the panels of the live page, of the page that `curves` draws, and of the report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,21 +9,38 @@ from runtime.report.document import document
 from runtime.report.figures import figure
 from runtime.report.markup import Markup
 from runtime.report.norm_plots import LayerNorms, norm_maps
-from runtime.report.panel import TOKENS, Extent, Panel, around, extremes, main_and_branches, numbers, settled
-from runtime.report.recipe import counted, tokens_label
-
-LOSS, BITS, SPEED, MFU, GRADIENT, RATE = (
-    "train loss (nats a token)", "held-out text (bits per byte)", "tokens a second", "MFU (causal attention)",
-    "gradient norm", "learning rate",
-)  # fmt: skip
-PANELS = {LOSS: "0.[000]", BITS: "0.[000]", SPEED: "0.[0]a", MFU: "0.[0]%", GRADIENT: "0.[00]", RATE: "0.[000000]"}
-"""Panel to the format of its y axis."""
-MOST_POINTS, LEAST_POINTS = 4_000, 64
-"""Points of all lines of a panel, and of a line with a small share of them."""
-CAPTION = (
-    "Drag to zoom all panels; the values shown are thinned again, and every minimum and maximum stays. Pale lines are "
-    "recorded values, strong lines are smoothed by the slider."
+from runtime.report.panel import (
+    MAIN_LINE,
+    TOKENS,
+    Extent,
+    Panel,
+    Series,
+    around,
+    extremes,
+    main_and_branches,
+    numbers,
+    settled,
 )
+from runtime.report.recipe import tokens_label
+
+LOSS, SOURCE_LOSS, BITS, SPEED, MFU, GRADIENT, RATE, BATCH = (
+    "train loss (nats a token)", "train loss by source (nats a token)", "held-out text (bits per byte)",
+    "tokens a second", "MFU (causal attention)", "gradient norm", "learning rate", "batch size (sequences a step)",
+)  # fmt: skip
+PANELS = {
+    LOSS: "0.[000]", SOURCE_LOSS: "0.[000]", BITS: "0.[000]", SPEED: "0.[0]a", MFU: "0.[0]%", GRADIENT: "0.[00]",
+    RATE: "0.[000000]", BATCH: "0,0",
+}  # fmt: skip
+"""Panel to the format of its y axis."""
+_SMOOTHED = (LOSS, SOURCE_LOSS, GRADIENT)
+_SETTINGS = (RATE, BATCH)
+"""Panels whose axis holds 0 and the first values, which elsewhere fall from where training begins."""
+MOST_POINTS, MOST_POINTS_IN_A_FILE = 4_000, 16_000
+"""Points of all lines of a panel; a page of 25 sources and 20 branches stays below 5 MB."""
+LINE_POINTS = (64, 5_000)
+"""Points of a line, at least and at most."""
+CAPTION = "Drag to zoom: the panels follow. Pale: recorded; strong: smoothed by the slider."
+_THINNED = " The values are thinned anew for what is shown; each least and greatest value stays."
 
 
 class Line(NamedTuple):
@@ -34,9 +48,9 @@ class Line(NamedTuple):
 
     panel: str
     name: str
-    phase: str
-    is_main: bool
-    """Whether the phase is drawn as a part of the main line; each other phase is its own series."""
+    """The panel has no other line of this name."""
+    series: str
+    """The entry of the legend: `MAIN_LINE`, a branch, or a source."""
     tokens: np.ndarray
     values: np.ndarray
 
@@ -44,53 +58,64 @@ class Line(NamedTuple):
 def page(title: str, lines: Sequence[Line], norms: Sequence[LayerNorms], notes: Sequence[str] = ()) -> str:
     """Return the whole page of the curves, with gradient norms by layer if there are any."""
     end = max((float(line.tokens[-1]) for line in lines if len(line.tokens)), default=1.0)
-    lead = f"{counted(len({line.phase for line in lines}), 'phase')}, up to {tokens_label(end)} tokens."
+    lead = f"Up to {tokens_label(end)} tokens."
     return document(title, lead, curves(lines, end=1.01 * end), *norm_maps(norms), notes=notes)
 
 
 def curves(lines: Sequence[Line], *, end: float, is_live: bool = False) -> Markup:
     """Return the figure of all panels that have a line; a live one gets its values later (`thinned`)."""
-    runs = main_and_branches(list(dict.fromkeys(line.phase for line in lines if not line.is_main)))
-    found = thinned(lines, None, None)
+    runs = main_and_branches(list(dict.fromkeys(line.series for line in lines if line.series != MAIN_LINE)))
+    panels = line_panels(lines, runs, Extent(0, end, name=TOKENS))
+    caption = CAPTION + (_THINNED if is_live else "")
+    return figure(panels, caption, legend=runs, columns=2, has_scale=not is_live, is_live=is_live)
+
+
+def line_panels(lines: Sequence[Line], legend: Mapping[str, Series], x: Extent) -> list[Panel]:
+    """Return the panels that have a line, in the order of `PANELS`."""
+    found = thinned(lines, None, None, MOST_POINTS_IN_A_FILE)
     panels = []
     for title, y_format in PANELS.items():
         shown = [line for line in lines if line.panel == title]
         if not shown:
             continue
         values = found.get(title, {"low": 0.0, "high": 1.0, "lines": {}})
-        y, x = Extent(values["low"], values["high"]), Extent(0, end, name=TOKENS)
-        panel = Panel(title, x, y, height=240, x_title="tokens", y_format=y_format, value_format="0,0.[000000]")
+        value_format = "0.000e+0" if title == RATE else "0,0.[000000]"
+        y = Extent(values["low"], values["high"])
+        panel = Panel(title, x, y, height=250, y_format=y_format, value_format=value_format)
         for line in shown:
             drawn = values["lines"].get(line.name, {"x": [], "y": []})
-            run = next(iter(runs.values())) if line.is_main else runs[line.phase]
-            panel.line(run, drawn["x"], drawn["y"], name=line.name, smooth=title in (LOSS, GRADIENT))
+            panel.line(legend[line.series], drawn["x"], drawn["y"], name=line.name, smooth=title in _SMOOTHED)
         panels.append(panel)
-    return figure(panels, CAPTION, legend=runs, columns=2, has_scale=not is_live, is_live=is_live)
+    return panels
 
 
-def thinned(lines: Sequence[Line], low: float | None, high: float | None) -> dict[str, Any]:
+def thinned(
+    lines: Sequence[Line], low: float | None, high: float | None, most: int = MOST_POINTS
+) -> dict[str, dict[str, Any]]:
     """Return for each panel the points of its lines between two numbers of tokens, and the range of its y axis.
 
-    A panel has about `MOST_POINTS` points at most, the minimum and maximum of the values that they replace among them.
+    At most `most` points of a panel are returned, the extremes of what they stand for among them.
     """
     return {
         title: found
         for title in PANELS
-        if (found := _panel([line for line in lines if line.panel == title and len(line.tokens)], low, high))
+        if (found := _panel([line for line in lines if line.panel == title and len(line.tokens)], low, high, most))
     }
 
 
-def _panel(lines: Sequence[Line], low: float | None, high: float | None) -> dict[str, Any]:
+def _panel(lines: Sequence[Line], low: float | None, high: float | None, most: int) -> dict[str, Any]:
     pieces = {line.name: _between(line, low, high) for line in lines}
     total = sum(len(tokens) for tokens, _ in pieces.values())
     drawn: dict[str, Mapping[str, list[float]]] = {}
     every: list[np.ndarray] = []
     end = max((float(tokens[-1]) for tokens, _ in pieces.values() if len(tokens)), default=0.0)
     for name, (tokens, values) in pieces.items():
-        xs, ys = extremes(tokens, values, max(LEAST_POINTS, MOST_POINTS * len(tokens) // max(total, 1)))
+        share = most * len(tokens) // max(total, 1)
+        xs, ys = extremes(tokens, values, min(max(share, LINE_POINTS[0]), LINE_POINTS[1]))
         if len(xs):
             drawn[name] = {"x": numbers(xs), "y": numbers(ys)}
-            every.append(ys if low else settled(xs, ys, end))
+            is_setting = lines[0].panel in _SETTINGS
+            every.append(np.append(ys, 0.0) if is_setting else ys if low else settled(xs, ys, end))
     if not drawn:
         return {}
     y = around(np.concatenate(every))

@@ -112,7 +112,7 @@ def _select(key: str, names: Sequence[str]) -> Markup:
 
 
 def _windows_table(windows: Sequence[HeatWindow]) -> Markup:
-    headings = ["window", "#mean loss (nats)", "#likeliest token right", "hardest token", "#its loss", "note"]
+    headings = ["window", "#mean loss (nats)", "#likeliest token right", "hardest token", "#its loss", "warning"]
     rows = []
     for window in windows:
         newest = window.newest

@@ -77,7 +77,8 @@ def heat_map(norms: LayerNorms) -> Markup:
     """Return rows by recorded training steps."""
     starts, worst = _columns_of(norms.ratios)
     height = 70 + 14 * len(norms.rows)
-    panel = Panel("", Extent(0, len(starts)), norms.rows, height=height, x_title="finished training steps")
+    x = Extent(0, len(starts), name="finished training steps")
+    panel = Panel("", x, norms.rows, height=height)
     panel.heat(worst, norms.step[starts], DIVERGING, _MOST_TIMES)
     recorded = counted(len(norms.step), "step")
     return figure([panel], f"{norms.phase}: recorded at {recorded}, from {norms.step[0]:,} to {norms.step[-1]:,}.")

@@ -1,35 +1,28 @@
 """The report's page: sections from results to how they were made."""
 
+import statistics
 from collections.abc import Sequence
 
-from runtime.report import result_plots, run_plots, score_noise, tables
-from runtime.report.contents import Report, leading, mean
+from runtime.report import run_plots, tables
+from runtime.report.contents import Report, mean
 from runtime.report.document import document
 from runtime.report.markup import Markup, element, listed
 from runtime.report.recipe import counted, side_branches, tokens_label
-from runtime.report.score_doubts import doubts
+from runtime.report.score_curves import CAPTION as SCORES
+from runtime.report.score_doubts import doubts, noise
 from runtime.tracking.stalls import PAGE_FILE
 
-ZOOM = "Drag to zoom: all figures over tokens follow."
-BY_SOURCE = (
-    "Main line; nats a token. A source has no line where no phase drew from it. The axis does not begin at 0, and what "
-    "lies above it in the first 3 % of the tokens is off it."
+LOSS = (
+    "Pale: the recorded values; strong: smoothed over neighbours by the slider. Drag to zoom: all figures over tokens "
+    "follow. The axis does not begin at 0, and what lies above it in the first 3 % of the tokens is off it; “Fit y” "
+    "shows it."
 )
-STALLS = (
-    "How long each phase waited for data, the share of its training time, and every stall of more than a second with "
-    "its cause: "
+ELSEWHERE = (
+    "Times, gradients by layer, and held-out text measured while training differ between equal runs, so they are not "
+    "on this page. A run that ends writes its data stalls into the folder above this one: "
 )
-STALLS_ELSEWHERE = (
-    ". That page lies in the folder above this one and is written when a run ends. Times differ between equal runs, so "
-    "they are not on this page. If the link is broken (the report was copied alone, or the run was killed), this "
-    "command makes the page, with the run's options (--prefix, --scale, --corpus, --set):"
-)
-STALLS_COMMAND = "stalls --page stalls.html"
-CURVES = (
-    "Gradients by layer, and held-out text measured while training, may be recorded at other steps in equal runs, so "
-    "they are not on this page. This command draws them, with the run's options:"
-)
-CURVES_COMMAND = "curves --page curves.html"
+ELSEWHERE_COMMANDS = ". These commands draw them, with the run's options (--prefix, --scale, --corpus, --set):"
+STALLS_COMMAND, CURVES_COMMAND = "stalls --page stalls.html", "curves --page curves.html"
 RECIPE = (
     "Each phase and the settings that it changes. It inherits everything else from the phase it starts from, optimizer "
     "state and data position included."
@@ -45,7 +38,7 @@ def render(report: Report) -> str:
         "graph": _graph(report),
         "timeline": _timeline(report),
         "loss": _loss(report),
-        "stalls": _stalls(report),
+        "stalls": _elsewhere(report),
         "domains": _domains(report),
         "scores": _scores(report),
         "forks": _forks(report),
@@ -64,7 +57,7 @@ def summary(report: Report) -> dict[str, object]:
     last, evaluation = report.main_line[-1], report.final_evaluation
     scores: dict[str, dict[str, float]] = {export.name: {} for export in report.exports}
     for score in report.scores:
-        scores[score.export][f"{score.label}, {score.metric}"] = round(score.value, 6)
+        scores[score.export][score.measure] = round(score.value, 6)
     return {
         "title": report.title,
         "final_phase": last.name,
@@ -82,22 +75,14 @@ def summary(report: Report) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _folded(summary: str, *children: str, class_: str | None = None) -> Markup:
-    return element("details", element("summary", summary), *children, class_=class_)
-
-
-def _command(report: Report, words: str) -> Markup:
-    line = element("code", f"{report.command} {words}")
-    return element("div", element("pre", line), class_="scroll", tabindex="0")
-
-
 def _tiles(report: Report) -> Markup:
     last = report.main_line[-1]
     branches = side_branches(sum(phase.same_as is None for phase in report.branches), len(report.branches))
+    final = f"the mean of the last {counted(report.final_loss_steps, 'step')}"
     tiles = [
         ("tokens trained on", tokens_label(last.consumed_tokens), f"{last.step:,} steps on the main line"),
         ("phases", str(len(report.main_line)), f"and {branches}"),
-        ("final train loss", f"{last.final_loss:.3f}", f"nats a token, end of {last.name}, {_final_mean(report)}"),
+        ("final train loss", f"{last.final_loss:.3f}", f"nats a token, end of {last.name}, {final}"),
     ]
     if (evaluation := report.final_evaluation) is not None:
         which = "EMA weights" if evaluation.averages else "weights"
@@ -105,8 +90,8 @@ def _tiles(report: Report) -> Markup:
         below = f"bits per byte, mean of {domains}, {which} of {evaluation.phase}"
         tiles.append(("held-out text", f"{mean(evaluation.best):.3f}", below))
     if scores := report.final_scores:
-        accuracy = mean({score.label: score.value for score in scores})
-        chance = mean({score.label: score.chance or 0.0 for score in scores})
+        accuracy = statistics.fmean(score.value for score in scores)
+        chance = statistics.fmean(score.chance or 0.0 for score in scores)
         below = f"mean accuracy of {counted(len(scores), 'task')}, {scores[0].export}; guessing: {chance:.3f}"
         tiles.append(("harness score", f"{accuracy:.3f}", below))
     made = [
@@ -114,10 +99,6 @@ def _tiles(report: Report) -> Markup:
         for title, value, below in tiles
     ]
     return element("div", *made, class_="tiles")
-
-
-def _final_mean(report: Report) -> str:
-    return f"the mean of the last {counted(report.final_loss_steps, 'step')}"
 
 
 def _model(report: Report) -> Section:
@@ -129,23 +110,21 @@ def _model(report: Report) -> Section:
 
 
 def _graph(report: Report) -> Section:
-    text = (
-        f"{counted(len(report.graph), 'step')}, one row a source or phase, in the order in which they run. Point at a "
-        "step to see its inputs and its readers."
-    )
-    folded = _folded("All steps with their inputs", tables.steps_table(report))
-    return "The graph", [element("p", text), tables.graph_table(report), folded] if report.graph else []
+    if not report.graph:
+        return "The graph", []
+    summary = f"{counted(len(report.graph), 'step')} with their inputs, in the order in which they run"
+    return "The graph", [element("details", element("summary", summary), tables.steps_table(report))]
 
 
 def _timeline(report: Report) -> Section:
     caption = (
-        "Each branch begins at the tokens at which it leaves the main line and is not part of the axis' total. A rate "
-        "of 0 (the first step of a warm-up) is not drawn on a log scale."
+        "Each branch begins at the tokens at which it leaves the main line and is not part of the axis' total. The "
+        "mixture is that of the main line."
     )
-    table = _folded("The phases in figures", tables.phases_table(report), class_="print")
-    parts = [run_plots.timeline(report, caption), table]
-    if report.consumption is not None:
-        parts += [element("h3", "How often each source was read"), tables.reading_table(report)]
+    figures = element("summary", "The phases in figures"), tables.phases_table(report)
+    parts = [run_plots.timeline(report, caption), element("details", *figures, class_="print")]
+    if report.caches:
+        parts += [element("h3", "How often each source was read"), tables.sources_table(report)]
     return "Timeline of the run", parts
 
 
@@ -154,32 +133,22 @@ def _loss(report: Report) -> Section:
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "
         "not a gain or a loss of the model."
     )
-    ends, cut = run_plots.loss_range(report)
-    caption = f"Pale: the recorded values; strong: smoothed over neighbours by the slider. {ZOOM}"
-    if report.branches:
-        caption += f" A mark is the final loss of a branch, {_final_mean(report)}."
-    if cut:
-        first = float(report.main_line[0].curve.loss[0])
-        caption += (
-            f" The axis does not begin at 0; losses above {ends.high:.2f}, the last of them at {tokens_label(cut)} "
-            f"tokens, are off it (the first step: {first:.2f}); “Fit y” shows them."
-        )
     twins = [f"{phase.name} is the same training as {phase.same_as}." for phase in report.phases if phase.same_as]
-    parts = [element("p", text), run_plots.loss(report, caption), listed(twins)]
+    parts = [element("p", text), run_plots.loss(report, LOSS), listed(twins)]
     if report.source_curves:
-        parts += [element("h3", "By source"), run_plots.source_losses(report, BY_SOURCE)]
-    heading = element("h3", "Layer by layer, and held-out text on the way")
-    return "Train loss", [*parts, heading, element("p", CURVES), _command(report, CURVES_COMMAND)]
+        caption = "Main line. A source has no line where no phase drew from it."
+        parts += [element("h3", "By source"), run_plots.source_losses(report, caption)]
+    return "Train loss", parts
 
 
-def _stalls(report: Report) -> Section:
+def _elsewhere(report: Report) -> Section:
     # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
     link = element("a", "the data stalls of this run", href=f"../{PAGE_FILE}")
-    return "Data stalls", [element("p", STALLS, link, STALLS_ELSEWHERE), _command(report, STALLS_COMMAND)]
-
-
-def _has_several_averages(report: Report) -> bool:
-    return any(len(evaluation.averages) > 1 for evaluation in report.evaluations)
+    commands = [
+        element("div", element("pre", element("code", f"{report.command} {words}")), class_="scroll", tabindex="0")
+        for words in (STALLS_COMMAND, CURVES_COMMAND)
+    ]
+    return "Stalls, gradients, validation", [element("p", ELSEWHERE, link, ELSEWHERE_COMMANDS), *commands]
 
 
 def _domains(report: Report) -> Section:
@@ -189,27 +158,18 @@ def _domains(report: Report) -> Section:
         "Bits that the model needs for each byte of held-out text, at the end of each phase; less is better. Documents "
         "of these sets were never trained on."
     )
-    caption = (
-        "Filled: EMA weights; open: weights. Lines lead from a phase to those that start from it. "
-        + ("Squares: further averages of the phase, of the main line only. " if _has_several_averages(report) else "")
-        + "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
-    )
-    drawn = result_plots.domain_panels(report, caption)
+    caption = "Lines join the phases of the main line; branches have a mark each. Axes differ from panel to panel."
+    drawn = run_plots.domains(report, caption)
     return "Bits per byte by domain", [element("p", text), drawn, tables.domains_table(report)]
 
 
 def _scores(report: Report) -> Section:
-    text = (
-        "lm-eval scores of the exported models. A score within its interval of the dashed line does not differ from "
-        "guessing."
-    )
-    caption = "Dot: score. Bar: 95 % interval (1.96 standard errors). Dashed: chance. Axes differ from panel to panel."
-    parts = [element("p", text)] if report.scores else []
-    if leading(report.scores):
-        parts.append(result_plots.score_panels(report, caption))
-    parts += [tables.scores_table(report)] if report.scores else []
-    if noise := score_noise.noise_note(report.scores):
-        parts.append(element("p", noise))
+    parts = []
+    if report.scores:
+        parts = [element("p", "lm-eval scores of the exported models."), run_plots.scores(report, SCORES)]
+        parts.append(tables.scores_table(report))
+    if inside := noise(report.scores):
+        parts.append(element("p", inside))
     if found := doubts(report):
         parts += [element("p", "Not to be trusted as they stand:"), listed(found)]
     return "Scores", parts
@@ -230,7 +190,6 @@ def _filtered(report: Report) -> Section:
         tables.stages_table(report),
         tables.rules_table(report),
         tables.hits_table(report),
-        tables.caches_table(report),
         element("h3", "Why, with samples"),
         element("p", "Samples are texts of strangers, shown as they were found, shortened."),
         tables.dropped_details(report),

@@ -28,10 +28,7 @@ from bokeh.plotting import figure as bokeh_figure
 from runtime.report.theme import COLOURS, GRID, INK, MAIN, MUTED, PAGE
 
 Values = Sequence[float] | np.ndarray
-MOST_POINTS, MOST_POINTS_TOGETHER = 5_000, 16_000
-"""Points of a line, and of all lines of a panel; a page of 25 sources and 20 branches stays below 5 MB."""
-_LEAST_POINTS = 64
-"""Points of a line that has a small share of a panel's."""
+MAIN_LINE = "main line"
 TOKENS = "tokens"
 TOKEN_FORMAT = "0.[000000]a"
 _GUESSED_SHARE = 0.03
@@ -54,19 +51,19 @@ class Series:
 
 
 def series_of(names: Sequence[str], first: int = 0) -> dict[str, Series]:
-    """Return a series for each name, no two alike: the colours from `first` on, each with four strokes."""
+    """Return a series for each name: the colours from `first` on, each with four strokes, then again."""
     styles = [(colour, dash) for dash in _DASHES for colour in COLOURS[first:]]
     return {name: Series(name, *styles[index % len(styles)]) for index, name in enumerate(names)}
 
 
-def main_and_branches(branches: Sequence[str], main: str = "main line") -> dict[str, Series]:
-    """Return a series for the main line under its own name, and one for each branch."""
-    return {main: Series(main, MAIN), **series_of(branches, first=1)}
+def main_and_branches(branches: Sequence[str]) -> dict[str, Series]:
+    """Return a series for the main line, and one for each branch."""
+    return {MAIN_LINE: Series(MAIN_LINE, MAIN), **series_of(branches, first=1)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Extent:
-    """A numeric axis from `low` to `high`. Axes named `TOKENS` zoom together, over all figures of a page."""
+    """A numeric axis from `low` to `high`, labelled by its name. Those of `TOKENS` zoom together, over a whole page."""
 
     low: float
     high: float
@@ -74,10 +71,7 @@ class Extent:
 
 
 class Panel:
-    """A plot of a figure. Its marks belong to series, which the legend of the figure shows and hides.
-
-    `num_points` is the number of points of all its lines, which share the room for points on the page.
-    """
+    """A plot of a figure. Its marks belong to series, which the legend of the figure shows and hides."""
 
     def __init__(
         self,
@@ -86,18 +80,14 @@ class Panel:
         y: Extent | Sequence[str],
         *,
         height: int | None = None,
-        num_points: int = 0,
-        x_title: str = "",
         x_format: str = TOKEN_FORMAT,
         y_format: str | None = None,
         value_format: str = "0,0.[0000]",
-        y_scale: Literal["linear", "log"] = "linear",
     ) -> None:
         self._rows = {} if isinstance(y, Extent) else _short_names(y)
         self.is_numeric = isinstance(y, Extent)
         self.height = height or (260 if self.is_numeric else len(self._rows) * _ROW + 70)
-        self._share = min(MOST_POINTS_TOGETHER / num_points, 1.0) if num_points else 1.0
-        self._x_title = x_title
+        self._x_title = x.name or "at"
         self.plot = bokeh_figure(
             x_range=_range(x),
             y_range=_range(y if isinstance(y, Extent) else [*self._rows.values()][::-1]),
@@ -106,8 +96,7 @@ class Panel:
             toolbar_location=None,
             tools=[BoxZoomTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl")],
             title=title,
-            y_axis_type=y_scale if self.is_numeric else "auto",
-            x_axis_label=x_title or None,
+            x_axis_label=x.name,
             output_backend="canvas",
             min_border_left=58 if self.is_numeric else 8,
             min_border_right=12,
@@ -117,15 +106,12 @@ class Panel:
         self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
         if self.is_numeric and y_format is not None:
             self.plot.yaxis.formatter = NumeralTickFormatter(format=y_format)
-        tips = [("", "$name"), (x_title or "at", "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
+        tips = [("", "$name"), (self._x_title, "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
         self._lines = HoverTool(renderers=[], mode="vline", line_policy="nearest", limit=8, tooltips=tips)
         self._marks = HoverTool(renderers=[], mode="mouse", tooltips=[("", "@tip")])
 
     def line(self, series: Series, xs: Values, ys: Values, *, name: str | None = None, smooth: bool = False) -> None:
         """Draw a line; `smooth` draws the values pale and lets the page draw a smoothed line over them."""
-        xs, ys = np.asarray(xs, np.float64), np.asarray(ys, np.float64)
-        most = min(max(round(len(xs) * self._share), _LEAST_POINTS), MOST_POINTS)
-        xs, ys = extremes(*((xs, ys) if smooth else corners(xs, ys)), most)
         data = self._source({"x": numbers(xs), "y": numbers(ys)}, name or series.name)
         data.tags = ["smooth"] if smooth else []
         shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
@@ -139,32 +125,17 @@ class Panel:
         data = self._source(_columns(("x0", "y0", "x1", "y1"), ends), series.name)
         self._add(self.plot.segment("x0", "y0", "x1", "y1", source=data, line_color=series.colour), series, None)
 
-    def points(
-        self,
-        series: Series,
-        xs: Sequence[float],
-        ys: Sequence[Any],
-        tips: Sequence[str],
-        *,
-        marker: str = "circle",
-        size: float = 8,
-        is_open: bool = False,
-    ) -> None:
-        """Draw marks that show their tip; `ys` are rows where the panel has rows."""
-        data = self._source({"x": list(xs), "y": [self._rows.get(y, y) for y in ys], "tip": list(tips)}, series.name)
-        fill = PAGE if is_open else series.colour
-        drawn = self.plot.scatter(
-            "x", "y", source=data, marker=marker, size=size, line_color=series.colour, fill_color=fill
-        )
+    def points(self, series: Series, xs: Sequence[float], ys: Sequence[float], tips: Sequence[str]) -> None:
+        """Draw marks that show their tip."""
+        data = self._source({"x": list(xs), "y": list(ys), "tip": list(tips)}, series.name)
+        drawn = self.plot.scatter("x", "y", source=data, size=7, line_color=series.colour, fill_color=series.colour)
         self._add(drawn, series, self._marks)
 
-    def bars(
-        self, series: Series, rows: Sequence[str], lows: Values, highs: Values, tips: Sequence[str], width: float = 0.7
-    ) -> None:
+    def bars(self, series: Series, rows: Sequence[str], lows: Values, highs: Values, tips: Sequence[str]) -> None:
         """Draw bars along x in named rows."""
         columns = {"row": [self._rows[row] for row in rows], "low": list(lows), "high": list(highs), "tip": list(tips)}
         drawn = self.plot.hbar(
-            "row", left="low", right="high", height=width, source=self._source(columns, series.name),
+            "row", left="low", right="high", height=0.7, source=self._source(columns, series.name),
             fill_color=series.colour, line_color=PAGE,
         )  # fmt: skip
         self._add(drawn, series, self._marks)
@@ -204,8 +175,8 @@ class Panel:
             self._add(image, Series(row, INK), hover)
 
     def level(self, value: float) -> None:
-        """Draw a dashed line over the height of the panel."""
-        self.plot.add_layout(Span(location=value, dimension="height", line_color=MUTED, line_dash="dashed"))
+        """Draw a dashed line at a height, over the width of the panel."""
+        self.plot.add_layout(Span(location=value, dimension="width", line_color=MUTED, line_dash="dashed"))
 
     def _source(self, columns: Mapping[str, Sequence[Any]], name: str) -> ColumnDataSource:
         return ColumnDataSource(dict(columns), name=name)
@@ -228,7 +199,7 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, l
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
-def extremes(xs: np.ndarray, ys: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
+def extremes(xs: np.ndarray, ys: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Return at most `most` rows that draw the same line: first, least, greatest and last of each column of it.
 
     The method is M4 (VLDB 2014). Values that are not finite are dropped.
@@ -246,14 +217,6 @@ def extremes(xs: np.ndarray, ys: np.ndarray, most: int = MOST_POINTS) -> tuple[n
         keep |= {int(first), int(first + piece.argmin()), int(first + piece.argmax()), int(end - 1)}
     rows = np.array(sorted(keep))
     return xs[rows], ys[rows]
-
-
-def corners(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows without those inside a flat stretch, which draw the same line: settings stand for long."""
-    flat = ys[1:] == ys[:-1]
-    keep = np.ones(len(ys), bool)
-    keep[1:-1] = ~(flat[:-1] & flat[1:])
-    return xs[keep], ys[keep]
 
 
 def settled(tokens: np.ndarray, values: np.ndarray, end: float) -> np.ndarray:

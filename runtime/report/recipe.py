@@ -18,9 +18,7 @@ class Node:
     kind: str
     inputs: tuple[str, ...]
     group: str
-    """The row that it stands in: its source or its phase, its own name if it stands alone."""
-    state: str = "done"
-    """One of `tables.STATES`."""
+    """Its source or its phase; its own name if it stands alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,13 +100,14 @@ def shares(values: Mapping[str, float], before: Mapping[str, float] | None = Non
     ordered = sorted(values.items(), key=lambda item: (-item[1], item[0]))
     words = []
     for source, share in ordered:
-        summary_text = _percent(share)
-        old = summary_text if before is None else _percent(before.get(source, 0.0))
+        summary_text = percent(share)
+        old = summary_text if before is None else percent(before.get(source, 0.0))
         words.append(f"{source} {summary_text}" if old == summary_text else f"{source} {old} -> {summary_text}")
     return ", ".join(words)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share with three digits, however small it is."""
     return f"{100 * share:.3g} %"
 
 

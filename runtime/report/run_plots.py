@@ -5,14 +5,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from runtime.report.contents import Phase, Report, SourceCurve
+from runtime.optim.ema import HOT
+from runtime.report.contents import Phase, Report, leading
+from runtime.report.curve_plots import BATCH, LOSS, RATE, SOURCE_LOSS, Line, line_panels
 from runtime.report.figures import figure
 from runtime.report.markup import Markup
-from runtime.report.panel import TOKENS, Extent, Panel, Series, around, main_and_branches, series_of, settled
+from runtime.report.panel import MAIN_LINE, TOKENS, Extent, Panel, Series, main_and_branches, series_of
 from runtime.report.recipe import tokens_label
-
-_NO_RATE = 1e-3
-"""Axis of a run in which no training step had a rate above 0."""
+from runtime.report.score_curves import BRANCHES, ScorePoint, measures
 
 
 class MixtureStretch(NamedTuple):
@@ -53,58 +53,84 @@ def timeline(report: Report, caption: str) -> Markup:
     stretches = mixture_stretches(report.main_line)
     sources = _sources_of(stretches)
     x = token_range(report)
-    panels = [_phases(report, runs, x), _rates(report, runs, x), _batches(report, runs, x)]
+    lines = [_line(RATE, phase, phase.curve.learning_rate) for phase in report.phases]
+    lines += [_line(BATCH, phase, phase.curve.global_batch_size) for phase in report.phases]
+    panels = [_phases(report, runs, x), *line_panels(lines, runs, x)]
     panels += [_mixture(stretches, sources, x)] if stretches else []
-    return figure(panels, caption, legend=sources | runs if stretches else runs)
+    return figure(panels, caption, legend=sources | runs)
 
 
 def loss(report: Report, caption: str) -> Markup:
-    """Return the train loss of the main line, with the branches off it; a mark is the final loss of a branch."""
+    """Return the train loss of the main line, with the branches off it."""
     runs = _runs(report)
-    ends, _ = loss_range(report)
-    panel = _loss_panel("train loss (nats a token)", report, ends, sum(len(phase.curve) for phase in report.phases))
-    for phase in report.phases:
-        series = _series(phase, runs)
-        panel.line(series, phase.curve.consumed_tokens, phase.curve.loss, name=phase.name, smooth=True)
-        if not phase.is_main:
-            tip = f"{phase.name}, final loss: {phase.final_loss:.3f}"
-            panel.points(series, [phase.consumed_tokens], [phase.final_loss], [tip], size=5)
-    return figure([panel], caption, legend=runs, has_scale=True)
-
-
-def loss_range(report: Report) -> tuple[Extent, float]:
-    """Return the loss axis, and the tokens before which losses above it are cut off."""
-    end = report.main_line[-1].consumed_tokens
-    curves = [phase.curve for phase in report.phases]
-    ends = around(np.concatenate([settled(curve.consumed_tokens, curve.loss, end) for curve in curves]))
-    first = report.main_line[0].curve
-    above = np.flatnonzero(first.loss > ends.high)
-    return ends, float(first.consumed_tokens[above[-1]]) if len(above) else 0.0
+    lines = [_line(LOSS, phase, phase.curve.loss) for phase in report.phases]
+    return figure(line_panels(lines, runs, token_range(report)), caption, legend=runs, has_scale=True)
 
 
 def source_losses(report: Report, caption: str) -> Markup:
     """Return the loss of each source over the tokens of the main line; a gap is a phase that did not draw it."""
-    series = series_of([curve.source for curve in report.source_curves])
-    pieces = [(curve.source, piece) for curve in report.source_curves for piece in _pieces(report, curve)]
-    end = float(report.main_line[-1].consumed_tokens)
-    ends = around(np.concatenate([settled(*piece, end) for _, piece in pieces]))
-    num_points = sum(len(tokens) for _, (tokens, _) in pieces)
-    panel = _loss_panel("train loss by source (nats a token)", report, ends, num_points)
-    for source, (tokens, values) in pieces:
-        panel.line(series[source], tokens, values, smooth=True)
-    return figure([panel], caption, legend=series, has_scale=True)
+    sources = series_of([curve.source for curve in report.source_curves])
+    lines = []
+    for curve in report.source_curves:
+        for phase in report.main_line:
+            rows = (curve.step > phase.start_step) & (curve.step <= phase.step)
+            if rows.any():
+                tokens = np.interp(curve.step[rows], phase.curve.step, phase.curve.consumed_tokens)
+                name = f"{curve.source}, {phase.name}"
+                lines.append(Line(SOURCE_LOSS, name, curve.source, tokens, curve.loss[rows]))
+    return figure(line_panels(lines, sources, token_range(report)), caption, legend=sources, has_scale=True)
+
+
+def domains(report: Report, caption: str) -> Markup:
+    """Return bits per byte of each domain at the end of the phases; of a branch those of its best weights."""
+    found = {evaluation.phase: evaluation for evaluation in report.evaluations}
+    points = []
+    for phase in report.phases:
+        if phase.name in found and phase.same_as is None:
+            evaluation = found[phase.name]
+            kept = evaluation.averages or {HOT: evaluation.hot}
+            shown = {HOT: evaluation.hot, **kept} if phase.is_main else dict(list(kept.items())[:1])
+            for weights, values in shown.items():
+                points += [_point(phase, weights, domain, value) for domain, value in values.items()]
+    return _measures(report, sorted(points, key=lambda point: point.measure), caption)
+
+
+def scores(report: Report, caption: str) -> Markup:
+    """Return one accuracy for each task of the exported models."""
+    phases = {phase.name: phase for phase in report.phases}
+    exports = {export.name: export for export in report.exports}
+    points = []
+    for score in leading(report.scores):
+        export = exports[score.export]
+        figures = score.measure, score.value, score.stderr, score.chance
+        points.append(_point(phases[export.phase], export.weights, *figures))
+    return _measures(report, points, caption) if points else Markup()
+
+
+def _point(phase: Phase, weights: str, measure: str, value: float, *spread: float | None) -> ScorePoint:
+    """Return a point at the end of a phase; `spread` is its standard error and chance, if known."""
+    return ScorePoint(phase.name, weights, phase.step, phase.consumed_tokens, measure, value, *spread)
+
+
+def _measures(report: Report, points: Sequence[ScorePoint], caption: str) -> Markup:
+    branches = {phase.name for phase in report.branches}
+
+    def curve_of(point: ScorePoint) -> str:
+        return BRANCHES if point.phase in branches else "weights" if point.weights == HOT else point.weights
+
+    return measures(points, caption, end=report.main_line[-1].consumed_tokens, curve_of=curve_of)
 
 
 def _runs(report: Report) -> dict[str, Series]:
     return main_and_branches([phase.name for phase in report.branches])
 
 
-def _series(phase: Phase, runs: Mapping[str, Series]) -> Series:
-    return next(iter(runs.values())) if phase.is_main else runs[phase.name]
+def _series_name(phase: Phase) -> str:
+    return MAIN_LINE if phase.is_main else phase.name
 
 
-def _loss_panel(title: str, report: Report, ends: Extent, num_points: int) -> Panel:
-    return Panel(title, token_range(report), ends, height=340, x_title="tokens", num_points=num_points)
+def _line(panel: str, phase: Phase, values: np.ndarray) -> Line:
+    return Line(panel, phase.name, _series_name(phase), phase.curve.consumed_tokens, values)
 
 
 def _sources_of(stretches: Sequence[MixtureStretch]) -> dict[str, Series]:
@@ -125,7 +151,8 @@ def _phases(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:
             f"steps {phase.start_step + 1:,} to {phase.step:,}"
         )
         tip += f", from {phase.parent}" if phase.parent else ""
-        panel.bars(_series(phase, runs), [phase.name], [phase.start_tokens], [phase.consumed_tokens], [tip])
+        series = runs[_series_name(phase)]
+        panel.bars(series, [phase.name], [phase.start_tokens], [phase.consumed_tokens], [tip])
     end = report.main_line[-1].consumed_tokens
     panel.names_inside({phase.name: _name_place(phase, end) for phase in report.phases})
     return panel
@@ -138,36 +165,8 @@ def _name_place(phase: Phase, end: float) -> tuple[float, Literal["left", "right
     return phase.start_tokens, "right" if phase.start_tokens >= 0.25 * end else "left"
 
 
-def _rates(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:
-    found = [(phase, phase.curve.learning_rate > 0) for phase in report.phases]
-    # The first step of a warm-up has rate 0, which no log scale holds.
-    rates = np.concatenate([phase.curve.learning_rate[rows] for phase, rows in found])
-    low, high = (float(rates.min()), float(rates.max())) if len(rates) else (_NO_RATE, _NO_RATE)
-    panel = Panel(
-        "learning rate (log scale)", x, Extent(low / 1.4, high * 1.4), height=200, y_scale="log",
-        value_format="0.000e+0", num_points=sum(len(phase.curve) for phase in report.phases),
-    )  # fmt: skip
-    for phase, rows in found:
-        if rows.any():
-            curve = phase.curve
-            panel.line(_series(phase, runs), curve.consumed_tokens[rows], curve.learning_rate[rows], name=phase.name)
-    return panel
-
-
-def _batches(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:
-    most = max(int(phase.curve.global_batch_size.max()) for phase in report.main_line)
-    panel = Panel("batch size (sequences a step)", x, Extent(0, most * 1.1), height=150)
-    for phase in report.main_line:
-        tokens = np.concatenate([[phase.start_tokens], phase.curve.consumed_tokens])
-        sizes = phase.curve.global_batch_size
-        panel.line(_series(phase, runs), tokens, np.concatenate([sizes[:1], sizes]), name=phase.name)
-    return panel
-
-
 def _mixture(stretches: Sequence[MixtureStretch], sources: Mapping[str, Series], x: Extent) -> Panel:
-    panel = Panel(
-        "mixture (share of sequences by source)", x, Extent(0, 1), height=280, y_format="0%", x_title="tokens"
-    )
+    panel = Panel("mixture (share of sequences by source)", x, Extent(0, 1), height=280, y_format="0%")
     below = [0.0] * len(stretches)
     for source, series in sources.items():
         boxes, tips = [], []
@@ -180,14 +179,3 @@ def _mixture(stretches: Sequence[MixtureStretch], sources: Mapping[str, Series],
         if boxes:
             panel.areas(series, boxes, tips)
     return panel
-
-
-def _pieces(report: Report, curve: SourceCurve) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return tokens and losses of a source, phase by phase: where a phase does not draw it, there is no line."""
-    pieces = []
-    for phase in report.main_line:
-        rows = (curve.step > phase.start_step) & (curve.step <= phase.step)
-        if rows.any():
-            tokens = np.interp(curve.step[rows], phase.curve.step, phase.curve.consumed_tokens)
-            pieces.append((tokens, curve.loss[rows]))
-    return pieces

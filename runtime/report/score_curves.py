@@ -1,7 +1,7 @@
-"""Score curves: a page with each measure over the tokens of a run, with bars of one standard error."""
+"""Measures over the tokens of a run, a panel each: bits per byte and scores, with bars of their 95 % interval."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from runtime.optim.ema import HOT
 from runtime.report.document import document
@@ -10,9 +10,13 @@ from runtime.report.markup import NONE, Markup, table
 from runtime.report.panel import TOKENS, Extent, Panel, Series, around, series_of
 from runtime.report.recipe import counted
 
-_CAPTION = (
-    "Bars are one standard error of the mean over a task's items; two values whose bars overlap may not differ. A "
-    "dotted line is chance."
+CONFIDENCE = 1.96
+"""Standard errors on either side of a value that hold the truth 19 times in 20."""
+BRANCHES = "branches"
+"""Curve of points that are not joined, since none follows another."""
+CAPTION = (
+    "Bars: 95 % interval (1.96 standard errors of the mean over a task's items). Dashed: chance; a value whose bar "
+    "crosses it does not differ from guessing. Axes differ from panel to panel."
 )
 
 
@@ -26,51 +30,73 @@ class ScorePoint:
     tokens: int
     measure: str
     value: float
-    stderr: float | None
-    chance: float | None
+    stderr: float | None = None
+    chance: float | None = None
 
     @property
     def curve(self) -> str:
-        """The name of the curve that the point belongs to."""
+        """The name of the weights, in a tip and by default of the curve that the point belongs to."""
         return self.phase if self.weights == HOT else f"{self.phase}, {self.weights}"
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f}" if self.stderr is None else f"{self.value:.4f} ± {self.stderr:.4f}"
 
 
 def page(title: str, points: Sequence[ScorePoint]) -> str:
-    """Return the whole page; `points` has at least one point, and is sorted by measure and tokens."""
-    series = series_of(list(dict.fromkeys(point.curve for point in points)))
-    measures = list(dict.fromkeys(point.measure for point in points))
-    end = max(point.tokens for point in points)
-    panels = [_panel(name, [point for point in points if point.measure == name], series, end) for name in measures]
-    lead = f"{counted(len(measures), 'measure')} of {counted(len(series), 'set')} of weights, as they train."
-    return document(title, lead, figure(panels, _CAPTION, legend=series, columns=2), _table(points))
+    """Return the whole page; `points` by measure and tokens, at least one."""
+    num_measures, num_curves = len({point.measure for point in points}), len({point.curve for point in points})
+    lead = f"{counted(num_measures, 'measure')} of {counted(num_curves, 'set')} of weights, as they train."
+    end = max(1, *(point.tokens for point in points))
+    return document(title, lead, measures(points, CAPTION, end=end), _table(points))
 
 
-def _panel(measure: str, points: Sequence[ScorePoint], series: dict[str, Series], end: int) -> Panel:
-    spread = [point.value + sign * (point.stderr or 0.0) for point in points for sign in (-1, 1)]
-    chance = next((point.chance for point in points if point.chance is not None), None)
-    limits = around([*spread, *([] if chance is None else [chance])])
-    panel = Panel(measure, Extent(0, 1.02 * max(end, 1), name=TOKENS), limits, x_title="tokens")
-    if chance is not None:
+def measures(
+    points: Sequence[ScorePoint],
+    caption: str,
+    *,
+    end: float,
+    curve_of: Callable[[ScorePoint], str] = lambda point: point.curve,
+) -> Markup:
+    """Return a panel for each measure, with a curve for each name that `curve_of` returns."""
+    series = series_of(list(dict.fromkeys(map(curve_of, points))))
+    panels = []
+    for measure in dict.fromkeys(point.measure for point in points):
+        shown = [point for point in points if point.measure == measure]
+        panel = _panel(measure, shown, Extent(0, 1.03 * end, name=TOKENS))
+        for name, one in series.items():
+            _add_curve(panel, one, [point for point in shown if curve_of(point) == name])
+        panels.append(panel)
+    return figure(panels, caption, legend=series, columns=3)
+
+
+def _panel(measure: str, points: Sequence[ScorePoint], x: Extent) -> Panel:
+    chances = [point.chance for point in points if point.chance is not None][:1]
+    ends = [end for point in points for end in _interval(point)]
+    panel = Panel(measure, x, around([*ends, *chances], 0.1), height=240)
+    for chance in chances:
         panel.level(chance)
-    for name in dict.fromkeys(point.curve for point in points):
-        own = [point for point in points if point.curve == name]
-        xs, ys = [float(point.tokens) for point in own], [point.value for point in own]
-        panel.line(series[name], xs, ys)
-        ends = [(x, y - p.stderr, x, y + p.stderr) for x, y, p in zip(xs, ys, own, strict=True) if p.stderr is not None]
-        if ends:
-            panel.ties(series[name], ends)
-        panel.points(series[name], xs, ys, [f"{name} after step {point.step:,}: {_figure(point)}" for point in own])
     return panel
 
 
-def _figure(point: ScorePoint) -> str:
-    return f"{point.value:.4f}" if point.stderr is None else f"{point.value:.4f} ± {point.stderr:.4f}"
+def _add_curve(panel: Panel, series: Series, points: Sequence[ScorePoint]) -> None:
+    xs, ys = [float(point.tokens) for point in points], [point.value for point in points]
+    if len(points) > 1 and series.name != BRANCHES:
+        panel.line(series, xs, ys)
+    if bars := [(x, low, x, high) for x, (low, high) in zip(xs, map(_interval, points), strict=True) if low < high]:
+        panel.ties(series, bars)
+    if points:
+        panel.points(series, xs, ys, [f"{point.curve} after step {point.step:,}: {point}" for point in points])
+
+
+def _interval(point: ScorePoint) -> tuple[float, float]:
+    reach = CONFIDENCE * (point.stderr or 0.0)
+    return point.value - reach, point.value + reach
 
 
 def _table(points: Sequence[ScorePoint]) -> Markup:
     rows = []
     for point in points:
         chance = NONE if point.chance is None else f"{point.chance:.3f}"
-        rows.append([point.measure, point.curve, f"{point.step:,}", f"{point.tokens:,}", _figure(point), chance])
+        rows.append([point.measure, point.curve, f"{point.step:,}", f"{point.tokens:,}", str(point), chance])
     headings = ["measure", "phase", "#after step", "#tokens", "#value", "#chance"]
     return table(headings, rows, "Every measure", grouped=1)

@@ -42,6 +42,8 @@ return value});
 json.roots.forEach(({attributes:plot})=>{
 if(coarse.matches)plot.toolbar.attributes.active_drag=null;
 if(f.isLog&&plot.y_range.name==='Range1d'){
+const ends=plot.y_range.attributes;
+if(!(ends.start>0))ends.start=(ends.end??1)/1e4;
 plot.y_scale.name='LogScale';plot.left[0].name='LogAxis';
 plot.left[0].attributes.ticker.name='LogTicker';plot.left[0].attributes.ticker.attributes={mantissas:[1,2,5]}}});
 return json}
@@ -98,7 +100,7 @@ f.plots.filter(plot=>isNumeric(plot.y_range)).forEach(plot=>{
 let low=Infinity,high=-Infinity;
 plot.renderers.filter(mark=>mark.visible).forEach(mark=>{
 const data=entriesOf(mark.data_source),xs=data.get('x')||[],ys=data.get('y')||[];
-for(let i=0;i<xs.length;i++)if(xs[i]>=plot.x_range.start&&xs[i]<=plot.x_range.end){
+for(let i=0;i<xs.length;i++)if(xs[i]>=plot.x_range.start&&xs[i]<=plot.x_range.end&&(ys[i]>0||!f.isLog)){
 low=Math.min(low,ys[i]);high=Math.max(high,ys[i])}});
 const room=(high-low)*.04;
 if(low<high)plot.y_range.setv(f.isLog?{start:low/1.02,end:high*1.02}:{start:low-room,end:high+room})})}

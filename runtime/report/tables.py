@@ -1,17 +1,11 @@
 """Tables of the page: each figure's values in numbers, and what no figure shows."""
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from runtime.report.contents import Evaluation, Phase, Report, Stage, mean
 from runtime.report.markup import NONE, Cell, Markup, Row, element, joined, listed, table
-from runtime.report.recipe import bytes_label, counted, rate, tokens_label
-
-STATES = {"done": "done", "this": "makes this page (bold)", "unknown": "not needed by this page (pale)"}
-"""State of a step -> its text."""
-MOST_NAMES = 8
-"""Most inputs and readers in the tooltip of a step; the table of steps has all inputs."""
+from runtime.report.recipe import bytes_label, counted, percent, rate, tokens_label
 
 
 def phase_name(phase: Phase) -> str:
@@ -68,28 +62,21 @@ def _kept(phase: Phase) -> str:
     return ", ".join(f"{average.name} {average.decay:g}" for average in phase.averages)
 
 
-def reading_table(report: Report) -> Markup:
-    """Return a table of epochs and tokens of each source by the end of each phase, as the log of draws counts them."""
-    if report.consumption is None:
-        return Markup()
-    uses = {(use.source, use.phase): use for use in report.consumption.uses}
+def sources_table(report: Report) -> Markup:
+    """Return the tokens of each source, and its epochs by the end of each phase, as the log of draws counts them."""
+    uses = {} if report.consumption is None else {(use.source, use.phase): use for use in report.consumption.uses}
     rows: list[Row] = []
     for cache in report.caches:
         found = [uses.get((cache.source, phase.name)) for phase in report.main_line]
-        cells = [
-            NONE if use is None else f"{_three_digits(use.epochs)} × ({tokens_label(use.num_tokens)})" for use in found
-        ]
-        rows.append([cache.source, f"{cache.num_train_tokens:,}", *cells])
-    headings = ["source", "#train tokens", *(f"#{phase.name}" for phase in report.main_line)]
-    made = table(headings, rows, "Times that a source was read by the end of each phase (tokens drawn in the phase)")
-    return joined([made, listed(map(str, report.consumption.findings))])
-
-
-def _three_digits(value: float) -> str:
-    """Return three digits of a number, however small: a source of which a thousandth was read is not unread."""
-    if not value or math.isinf(value):
-        return f"{value:g}"
-    return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}"
+        density = f"{cache.num_train_bytes / cache.num_train_tokens:.2f}" if cache.num_train_tokens else NONE
+        epochs = [NONE if use is None else f"{use.epochs:.3g} × ({tokens_label(use.num_tokens)})" for use in found]
+        tokens = f"{cache.num_train_tokens:,}", f"{cache.num_validation_tokens:,}"
+        rows.append([cache.source, *tokens, density, *epochs])
+    headings = ["source", "#train tokens", "#held-out tokens", "#bytes a token"]
+    headings += [f"#{phase.name}" for phase in report.main_line]
+    caption = "Tokens of each source, and how often it was read by the end of each phase (tokens drawn in the phase)"
+    findings = () if report.consumption is None else map(str, report.consumption.findings)
+    return joined([table(headings, rows, caption), listed(findings)])
 
 
 def forks_table(report: Report) -> Markup:
@@ -173,34 +160,14 @@ def scores_table(report: Report) -> Markup:
     return table(["task", "metric", "#chance", *(f"#{name}" for name in exports)], rows, caption)
 
 
-def graph_table(report: Report) -> Markup:
-    """Return a row for each source, phase or single step, with its steps in order; each names its neighbours."""
-    readers: dict[str, list[str]] = {node.name: [] for node in report.graph}
-    rows: dict[str, list[Markup]] = {}
-    for node in report.graph:
-        for name in node.inputs:
-            readers[name].append(node.name)
-    for node in report.graph:
-        tip = f"{node.name}: {STATES[node.state]}"
-        tip += _named("reads", node.inputs) + _named("read by", readers[node.name])
-        rows.setdefault(node.group, []).append(
-            element("span", node.kind, class_=f"step {node.state}", title=tip, tabindex="0")
-        )
-    shown = [[group, joined(steps)] for group, steps in rows.items()]
-    return table(["source or phase", "steps"], shown, f"Frames: {'; '.join(STATES.values())}", class_="wrap graph")
-
-
-def _named(word: str, names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"; {word} {', '.join(names[:MOST_NAMES])}{more}" if names else ""
-
-
 def steps_table(report: Report) -> Markup:
-    """Return every step, for a reader without a pointer."""
-    rows: list[Row] = [
-        [node.name, node.kind, node.state, Cell(", ".join(node.inputs), is_quiet=True)] for node in report.graph
-    ]
-    return table(["step", "kind", "state", "reads"], rows, "Steps of the graph", class_="wrap")
+    """Return every step of the graph, those of a source or phase together."""
+    groups: dict[str, list[Row]] = {}
+    for node in report.graph:
+        row: Row = [node.group, node.name, node.kind, Cell(", ".join(node.inputs), is_quiet=True)]
+        groups.setdefault(node.group, []).append(row)
+    rows = [row for group in groups.values() for row in group]
+    return table(["source or phase", "step", "kind", "reads"], rows, "Steps", grouped=1, class_="wrap")
 
 
 def recipe_table(report: Report) -> Markup:
@@ -264,7 +231,7 @@ def rules_table(report: Report) -> Markup:
             size = sum(stage.dropped_bytes.get(rule, 0) for stage in stages)
             by_source = sorted(((stage.dropped.get(rule, 0), stage.source) for stage in stages), reverse=True)
             sources = ", ".join(f"{source} {number:,}" for number, source in by_source if number)
-            text = bytes_label(size).replace(" ", "\u00a0"), _share(size, bytes_in)
+            text = bytes_label(size), _share(size, bytes_in)
             share = _share(count, documents_in)
             rows.append(
                 [name, rule, f"{count:,}", share, *(text if size else (NONE, NONE)), Cell(sources, is_quiet=True)]
@@ -273,9 +240,7 @@ def rules_table(report: Report) -> Markup:
 
 
 def _share(part: int, whole: int) -> str:
-    """Return a share with two digits, however small it is."""
-    percent = 100 * part / whole if whole else 0.0
-    return f"{percent:.0f}\u00a0%" if percent >= 9.95 else f"{percent:.2g}\u00a0%"
+    return percent(part / whole) if whole else NONE.content
 
 
 def hits_table(report: Report) -> Markup:
@@ -290,21 +255,6 @@ def hits_table(report: Report) -> Markup:
     if not rows:
         return element("p", "Decontamination: no document overlaps with an evaluation item.")
     return table(["source", "task", "#hits"], rows, "Decontamination: overlaps with evaluation items", grouped=1)
-
-
-def caches_table(report: Report) -> Markup:
-    """Return tokens of each source."""
-    rows = [
-        [
-            cache.source,
-            f"{cache.num_train_tokens:,}",
-            f"{cache.num_validation_tokens:,}",
-            f"{cache.num_train_bytes / cache.num_train_tokens:.2f}" if cache.num_train_tokens else NONE,
-        ]
-        for cache in report.caches
-    ]
-    headings = ["source", "#train tokens", "#held-out tokens", "#bytes a token"]
-    return table(headings, rows, "Token caches") if rows else Markup()
 
 
 def dropped_details(report: Report) -> Markup:

@@ -85,10 +85,8 @@ th,td{padding:4px 12px 4px 0;text-align:left;vertical-align:baseline;border-bott
 thead th{color:var(--ink2);font-weight:500;border-bottom-color:var(--border);vertical-align:bottom}
 tbody th{font-weight:500}.scroll tbody th,.scroll thead th:first-child{position:sticky;left:0;background:var(--page)}
 th.number,td.number{text-align:right;padding-left:10px}
-.best{font-weight:700}.quiet{color:var(--ink3)}td.wrap,.wrap td{white-space:normal}
+.best{font-weight:700}.quiet{color:var(--ink3)}.wrap td:not(.number){white-space:normal}
 .recipe td{white-space:normal;min-width:120px}.recipe code{white-space:nowrap;overflow-wrap:normal}
-.step{display:inline-block;margin:0 4px 3px 0;padding:0 6px;font-size:12px;border:1px solid var(--c2);border-radius:5px}
-.step.this{font-weight:700;border-color:var(--main)}.step.unknown{color:var(--ink3);border-color:var(--hair)}
 [rowspan]{vertical-align:top}
 details{border-bottom:1px solid var(--hair);padding:5px 0;font-size:13.5px}
 summary{cursor:pointer;padding:2px 0}

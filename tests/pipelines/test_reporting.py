@@ -5,16 +5,22 @@ from pydantic import BaseModel
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import StepContext, step
 from pipelines.phases import legs_in, parents_of, phases_in
-from pipelines.reporting import nodes_of, recipe_of
+from pipelines.reporting import nodes_of, recipe_of, report_on
 from runtime.data.mixture import MixtureSchedule
+from runtime.evaluation.task import Task
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, Rewarm, WsdS
 from runtime.report.recipe import described
 from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.hf_export import HfExportConfig, hf_export
+from steps.lm_eval import LmEvalConfig, lm_eval
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
+from steps.tokenizer import TokenizerResult
+from steps.train_phase import train_phase as published_phase
+from tests.catalogue import expect_error
 
 MODEL = LlamaConfig(
     vocab_size=256,
@@ -126,3 +132,24 @@ def test_a_branch_that_changes_its_precision_alone_says_so():
     assert [(c.field, c.before, c.after) for c in recipe_of(made)["focused"]] == [
         ("compute_dtype", "bfloat16", "float32")
     ]
+
+
+@step()
+def tokenizer(config: WeightsConfig, context: StepContext) -> TokenizerResult:
+    """The kind of a tokenizer; nothing here runs it."""
+    raise NotImplementedError
+
+
+def test_the_scores_of_an_export_bring_the_export_and_two_for_one_are_refused():
+    phase = published_phase("kestrel", phases()["kestrel"].config)
+    words = tokenizer("tokenizer", WeightsConfig(folder=""))
+    fields = {"phase": phase, "tokenizer": words, "weights": "hot", "dtype": "float32", "model_name": "Kestrel"}
+    export = hf_export("hf_export/kestrel", HfExportConfig(**fields))
+    piqa, boolq = (
+        lm_eval(f"lm_eval/{name}", LmEvalConfig(export=export, tasks=(Task(name, 0, ()),), limit=None))
+        for name in ("piqa", "boolq")
+    )
+    config = report_on([piqa], title="", introduction="").config
+    assert list(config.exports) == list(config.scores) == ["kestrel"]
+    with expect_error(ValueError):
+        report_on([piqa, boolq], title="", introduction="")

@@ -18,6 +18,7 @@ from pipelines.run_curves import LoggedPhase
 from pipelines.run_page import RunPage
 from pipelines.scales import LAPTOP
 from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, thinned
+from runtime.report.panel import MAIN_LINE
 from tests.pipelines.test_curves_command import save
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -124,7 +125,7 @@ def test_a_long_run_is_thinned_to_what_is_shown_and_keeps_its_extremes():
     tokens = np.arange(1.0, 1_400_001.0)
     values = np.full(len(tokens), 2.0)
     values[700_000], values[700_003] = 11.0, math.nan
-    line = Line(LOSS, "long", "long", True, tokens, values)
+    line = Line(LOSS, "long", MAIN_LINE, tokens, values)
     whole = thinned([line], None, None)[LOSS]["lines"]["long"]
     assert len(whole["x"]) <= MOST_POINTS and max(whole["y"]) == 11
     near = thinned([line], 699_990.0, 700_010.0)[LOSS]["lines"]["long"]

@@ -1,19 +1,15 @@
 """The page's content for each phase, source, fork and step, from results and files of the inputs."""
 
-import functools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runtime.report.page import render
-from steps import report_contents
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.report_contents import _order
+from steps.report_contents import _order, contents_of
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import evaluation, example, made, phase
-
-contents_of = functools.partial(report_contents.contents_of, own_kind="report")
 
 
 def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
@@ -165,13 +161,6 @@ def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(
 def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
     contents = contents_of(example(tmp_path, forks={"spoonbill": "ocelot"}))
     assert [(fork.name, fork.fork_of) for fork in contents.phases if fork.fork_of] == [("spoonbill", "ocelot")]
-
-
-def test_the_report_reads_finished_steps_only(tmp_path):
-    states = {node.name: node.state for node in contents_of(example(tmp_path)).graph}
-    assert states == {
-        "kestrel": "done", "ocelot": "done", "spoonbill": "done", "osprey": "unknown", "report": "this"
-    }  # fmt: skip
 
 
 def test_hits_and_samples_reach_their_stage(tmp_path):

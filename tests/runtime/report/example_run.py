@@ -127,11 +127,16 @@ def _evaluations(phases: tuple[Phase, ...]) -> tuple[Evaluation, ...]:
     return tuple(found)
 
 
+def score(export, task, num_fewshot, metric, value, stderr, chance, num_items=200) -> Score:
+    """A score of an export, of which nothing was truncated or not understood."""
+    return Score(task, num_fewshot, metric, value, stderr, num_items, chance, "none", 0, 0, None, export)
+
+
 def _scores(exports: tuple[Export, ...]) -> tuple[Score, ...]:
     tasks = (("arc_easy", 10, 0.25), ("arc_challenge", 10, 0.25), ("hellaswag", 0, 0.25), ("piqa", 10, 0.5),
              ("boolq", 10, 0.5), ("mmlu", 5, 0.25))  # fmt: skip
     return tuple(
-        Score(export.name, task, shots, "acc_norm" if task != "mmlu" else "acc", chance + 0.012 * (place + index % 3),
+        score(export.name, task, shots, "acc_norm" if task != "mmlu" else "acc", chance + 0.012 * (place + index % 3),
               0.018 - 0.001 * index, chance, 200)
         for place, export in enumerate(exports)
         for index, (task, shots, chance) in enumerate(tasks)
@@ -169,31 +174,29 @@ def _stages() -> tuple[Stage, ...]:
 
 def _graph(phases: tuple[Phase, ...], exports: tuple[Export, ...]) -> tuple[Node, ...]:
     nodes = [
-        Node("evaluation_items/download", "download", (), "evaluation items", "done"),
-        Node("evaluation_items", "evaluation_items", ("evaluation_items/download",), "evaluation items", "done"),
+        Node("evaluation_items/download", "download", (), "evaluation items"),
+        Node("evaluation_items", "evaluation_items", ("evaluation_items/download",), "evaluation items"),
     ]
     sources = (*DOMAINS, "web_high", "web_medium", "web_low")
     for source in sources:
         above: tuple[str, ...] = ()
         for kind in ("download", "extract", "filter", "dedup", "decontaminate"):
             inputs = (*above, "evaluation_items") if kind == "decontaminate" else above
-            nodes.append(Node(f"{kind}/{source}", kind, inputs, source, "done"))
+            nodes.append(Node(f"{kind}/{source}", kind, inputs, source))
             above = (f"{kind}/{source}",)
-    nodes.append(
-        Node("tokenizer", "train_tokenizer", tuple(f"decontaminate/{s}" for s in DOMAINS), "tokenizer", "done")
-    )
-    nodes += [Node(f"tokenize/{s}", "tokenize", (f"decontaminate/{s}", "tokenizer"), s, "done") for s in sources]
+    nodes.append(Node("tokenizer", "train_tokenizer", tuple(f"decontaminate/{s}" for s in DOMAINS), "tokenizer"))
+    nodes += [Node(f"tokenize/{s}", "tokenize", (f"decontaminate/{s}", "tokenizer"), s) for s in sources]
     caches = tuple(f"tokenize/{source}" for source in sources)
     for phase in phases:
         inputs = (*([phase.parent] if phase.parent else []), *caches)
-        nodes.append(Node(phase.name, "train_phase", inputs, phase.name, "done"))
-        nodes.append(Node(f"ema_eval/{phase.name}", "ema_eval", (phase.name, *caches), phase.name, "done"))
+        nodes.append(Node(phase.name, "train_phase", inputs, phase.name))
+        nodes.append(Node(f"ema_eval/{phase.name}", "ema_eval", (phase.name, *caches), phase.name))
     for export in exports:
-        nodes.append(Node(f"hf_export/{export.name}", "hf_export", (export.phase, "tokenizer"), export.phase, "done"))
+        nodes.append(Node(f"hf_export/{export.name}", "hf_export", (export.phase, "tokenizer"), export.phase))
         inputs = (f"hf_export/{export.name}", "evaluation_items")
-        nodes.append(Node(f"lm_eval/{export.name}", "lm_eval", inputs, export.phase, "done"))
+        nodes.append(Node(f"lm_eval/{export.name}", "lm_eval", inputs, export.phase))
     inputs = tuple(node.name for node in nodes if node.kind in ("ema_eval", "lm_eval"))
-    return (*nodes, Node("report", "report", inputs, "report", "this"))
+    return (*nodes, Node("report", "report", inputs, "report"))
 
 
 def _source_curves(phases: tuple[Phase, ...]) -> tuple[SourceCurve, ...]:

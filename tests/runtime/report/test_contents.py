@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from runtime.report.contents import Curve, Evaluation, Phase, Score, leading
+from runtime.report.contents import Curve, Evaluation, Phase, leading
 from tests.catalogue import expect_error
+from tests.runtime.report.example_run import score
 
 
 def curve(**changes):
@@ -39,9 +40,9 @@ def test_bits_per_byte_that_are_no_number_are_refused_with_phase_and_domain():
 
 def test_a_score_that_is_no_number_is_refused_with_export_and_task():
     with expect_error(ValueError):
-        Score("starling", "piqa", 0, "acc", math.nan, None, 0.5)
+        score("starling", "piqa", 0, "acc", math.nan, None, 0.5)
     with expect_error(ValueError):
-        Score("starling", "piqa", 0, "acc", 0.5, math.nan, 0.5)
+        score("starling", "piqa", 0, "acc", 0.5, math.nan, 0.5)
 
 
 def test_hot_and_averaged_have_the_same_domains():
@@ -76,12 +77,12 @@ def test_a_phase_that_consumes_nothing_is_refused():
 
 def test_a_panel_shows_the_accuracy_that_is_corrected_for_length():
     scores = [
-        Score("a", "arc", 0, "acc", 0.3, None, 0.25),
-        Score("a", "arc", 0, "acc_norm", 0.35, None, 0.25),
-        Score("a", "lambada", 0, "perplexity", 900.0, None, None),
-        Score("a", "lambada", 0, "acc", 0.1, None, 0.0),
+        score("a", "arc", 0, "acc", 0.3, None, 0.25),
+        score("a", "arc", 0, "acc_norm", 0.35, None, 0.25),
+        score("a", "lambada", 0, "perplexity", 900.0, None, None),
+        score("a", "lambada", 0, "acc", 0.1, None, 0.0),
     ]
-    assert [(score.task, score.metric) for score in leading(scores)] == [("arc", "acc_norm"), ("lambada", "acc")]
+    assert [(found.task, found.metric) for found in leading(scores)] == [("arc", "acc_norm"), ("lambada", "acc")]
 
 
 def test_more_positions_trained_on_than_there_are_are_refused():

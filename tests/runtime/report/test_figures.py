@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from runtime.report.figures import figure
 from runtime.report.panel import (
-    MOST_POINTS,
-    MOST_POINTS_TOGETHER,
     Extent,
     Panel,
     Series,
@@ -25,8 +23,8 @@ from tests.runtime.report.drawn import panels
 MAIN = Series("main line", "#005f9e")
 
 
-def one_line(xs, ys, **arguments):
-    panel = Panel("loss", Extent(0, 1), Extent(0, 1), **arguments)
+def one_line(xs, ys):
+    panel = Panel("loss", Extent(0, 1), Extent(0, 1))
     panel.line(MAIN, xs, ys)
     return figure([panel], "")
 
@@ -41,23 +39,9 @@ def test_fewer_rows_keep_the_least_the_greatest_and_the_ends(values, most):
     assert np.array_equal(ys[kept_xs], kept_ys)
 
 
-def test_a_single_low_and_a_single_high_survive_in_a_curve_of_a_million_steps():
-    ys = np.zeros(1_400_000)
-    ys[[123_456, 567_890]] = -1, 1
-    (panel,) = panels(one_line(np.arange(len(ys)), ys))
-    (mark,) = panel.marks
-    assert len(mark.data["x"]) <= MOST_POINTS
-    assert {123_456, 567_890} <= set(mark.data["x"]) and set(mark.data["y"]) == {-1, 0, 1}
-
-
-def test_a_setting_that_stands_for_long_is_drawn_by_its_corners():
-    (panel,) = panels(one_line(np.arange(9), np.array([0, 1, 1, 1, 1, 2, 3, 3, 3])))
-    assert panel.marks[0].data == {"x": [0, 1, 4, 5, 6, 8], "y": [0, 1, 1, 2, 3, 3]}
-
-
 def test_values_that_are_not_finite_are_dropped():
-    (panel,) = panels(one_line([1, 2, 3, 4], [1.0, np.nan, np.inf, 2.0]))
-    assert (panel.marks[0].data["x"], panel.marks[0].data["y"]) == ([1, 4], [1, 2])
+    xs, ys = extremes(np.array([1, 2, 3, 4]), np.array([1.0, np.nan, np.inf, 2.0]), 100)
+    assert (xs.tolist(), ys.tolist()) == ([1, 4], [1, 2])
 
 
 def test_tokens_and_losses_arrive_exactly():
@@ -65,14 +49,6 @@ def test_tokens_and_losses_arrive_exactly():
     (panel,) = panels(one_line(tokens, losses))
     data = panel.marks[0].data
     assert data["x"] == tokens and np.array_equal(np.float32(data["y"]), losses)
-
-
-def test_the_lines_of_a_panel_share_its_points_where_they_are_too_many():
-    ys = np.random.default_rng(0).normal(size=4_000)
-    (all_of_it,) = panels(one_line(np.arange(4_000), ys, num_points=MOST_POINTS_TOGETHER))
-    assert len(all_of_it.marks[0].data["x"]) == 4_000
-    (share,) = panels(one_line(np.arange(4_000), ys, num_points=10 * MOST_POINTS_TOGETHER))
-    assert len(share.marks[0].data["x"]) <= 400
 
 
 def test_equal_values_give_equal_bytes_whatever_was_drawn_before():
@@ -84,7 +60,7 @@ def test_equal_values_give_equal_bytes_whatever_was_drawn_before():
 def test_no_name_or_tip_ends_the_element_that_holds_the_data_or_turns_the_text():
     name = "</script><script>alert(1)</script>\u202e@{y}{safe}"
     panel = Panel(name, Extent(0, 1), [name])
-    panel.points(Series(name, MAIN.colour), [1], [name], [name])
+    panel.bars(Series(name, MAIN.colour), [name], [0], [1], [name])
     text = figure([panel], name, legend=series_of([name]))
     assert text.count("<script") == text.count("</script") == 1 and "\u202e" not in text and "\\u202e" not in text
     (drawn,) = panels(text)

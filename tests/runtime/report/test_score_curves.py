@@ -1,19 +1,28 @@
-"""The page of scores over tokens: a panel a measure, a curve a set of weights, and bars of one standard error."""
+"""Measures over tokens: a panel each, a curve for each set of weights, and bars of the 95 % interval."""
 
-from runtime.report.score_curves import ScorePoint, page
+from bokeh.models import Span
+
+from runtime.report.panel import Extent
+from runtime.report.score_curves import ScorePoint, _panel, page
 from tests.runtime.report.drawn import panels
 
 POINTS = (
-    ScorePoint("kestrel", "hot", 5, 500, "bits per byte", 1.5, None, None),
-    ScorePoint("kestrel", "ema", 5, 500, "bits per byte", 1.25, None, None),
+    ScorePoint("kestrel", "hot", 5, 500, "bits per byte", 1.5),
+    ScorePoint("kestrel", "ema", 5, 500, "bits per byte", 1.25),
     ScorePoint("kestrel", "hot", 5, 500, "piqa", 0.5, 0.125, 0.5),
     ScorePoint("kestrel", "hot", 9, 900, "piqa", 0.75, 0.25, 0.5),
 )
 
 
-def test_each_point_has_a_bar_of_one_standard_error_where_it_is_known():
+def test_each_point_has_a_bar_that_holds_the_truth_19_times_in_20_where_its_error_is_known():
     bits, piqa = panels(page("Scores", POINTS))
-    assert [mark.name for mark in bits.of("Line")] == ["kestrel", "kestrel, ema"] and not bits.of("Segment")
+    assert [mark.name for mark in bits.of("Scatter")] == ["kestrel", "kestrel, ema"] and not bits.of("Segment")
     (line,), (bars,) = piqa.of("Line"), piqa.of("Segment")
     assert line.data == {"x": [500, 900], "y": [0.5, 0.75]}
-    assert (bars.data["y0"], bars.data["y1"]) == ([0.375, 0.5], [0.625, 1.0])
+    assert (bars.data["y0"], bars.data["y1"]) == ([0.255, 0.26], [0.745, 1.24])
+    assert piqa.tips[0] == "kestrel after step 5: 0.5000 ± 0.1250"
+
+
+def test_chance_is_a_line_at_its_height():
+    (line,) = _panel("piqa", POINTS[2:], Extent(0, 1)).plot.select({"type": Span})
+    assert (line.dimension, line.location) == ("width", 0.5)

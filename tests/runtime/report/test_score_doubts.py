@@ -4,11 +4,10 @@ import dataclasses
 
 import pytest
 
-from runtime.report.contents import Evaluation, Export, Score
+from runtime.report.contents import Evaluation, Export
 from runtime.report.page import render
-from runtime.report.score_doubts import doubts
-from runtime.report.score_noise import noise_note
-from tests.runtime.report.example_run import example_report
+from runtime.report.score_doubts import doubts, noise
+from tests.runtime.report.example_run import example_report, score
 
 
 def export(name, digest):
@@ -17,7 +16,7 @@ def export(name, digest):
 
 def block(name, values=(0.3, 0.5), num_items=300):
     return [
-        Score(name, task, 0, metric, value, 0.01, 0.25, num_items)
+        score(name, task, 0, metric, value, 0.01, 0.25, num_items)
         for task, value in zip(("piqa", "arc_easy"), values, strict=True)
         for metric in ("acc", "acc_norm")
     ]
@@ -65,7 +64,7 @@ def test_it_stands_on_the_page():
 
 
 def table(name, values, stderr=0.01):
-    return [Score(name, task, 0, "acc", value, stderr, 0.25, 1_000) for task, value in values.items()]
+    return [score(name, task, 0, "acc", value, stderr, 0.25, 1_000) for task, value in values.items()]
 
 
 BEFORE = {"bbh": 0.57, "piqa": 0.70, "arc_easy": 0.60, "boolq": 0.65, "copa": 0.80}
@@ -104,9 +103,9 @@ def test_an_average_far_from_the_weights_is_a_doubt_and_one_near_them_is_not():
 
 def test_a_winner_inside_the_noise_is_named_and_a_clear_one_or_a_tie_is_not():
     first, second = block("starling", (0.32, 0.6)), block("phoenix", (0.30, 0.5))
-    noise = noise_note([*first, *second])
-    assert "in 1 of 2 tasks: piqa, 0-shot, acc_norm (0.020 above phoenix; 0.040 is" in noise
-    assert noise in render(dataclasses.replace(example_report(), scores=(*first, *second), exports=tuple(EXPORTS)))
-    assert noise_note(first) == noise_note([*second, *block("twin", (0.3, 0.6))]) == ""
+    found = noise([*first, *second])
+    assert "in 1 of 2 tasks: piqa, 0-shot, acc_norm (0.020 above phoenix; 0.040 is" in found
+    assert found in render(dataclasses.replace(example_report(), scores=(*first, *second), exports=tuple(EXPORTS)))
+    assert noise(first) == noise([*second, *block("twin", (0.3, 0.6))]) == ""
     unknown = [dataclasses.replace(score, stderr=None) for score in first]
-    assert noise_note([*unknown, *second]) == ""
+    assert noise([*unknown, *second]) == ""
