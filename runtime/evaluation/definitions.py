@@ -41,11 +41,11 @@ class _Function(str):
     """The name of a function, as `!function` gives it."""
 
 
-class _Loader(yaml.CSafeLoader):
+class _SafeLoader(yaml.CSafeLoader):
     """A YAML loader that reads a function as its name."""
 
 
-_Loader.add_constructor("!function", lambda loader, node: _Function(loader.construct_scalar(node)))
+_SafeLoader.add_constructor("!function", lambda loader, node: _Function(loader.construct_scalar(node)))
 
 
 def installed() -> Path:
@@ -105,7 +105,7 @@ def _read(path: Path, above: tuple[Path, ...], found: list[Path]) -> dict[str, A
     """Return a definition; append its files to `found`."""
     path = path.resolve()
     try:
-        read = yaml.load(path.read_bytes(), _Loader)
+        read = yaml.load(path.read_bytes(), Loader=_SafeLoader)
     except (OSError, yaml.YAMLError) as error:
         raise DefinitionError(f"{path}: cannot be read as a task definition ({error}). Correct the file.") from error
     if not isinstance(read, dict):
