@@ -20,6 +20,7 @@ FOLDER = ROOT / "tests/messages"
 HEADING = re.compile(r"^## (\S.*)$", re.MULTILINE)
 VARYING = (
     (re.compile(re.escape(str(ROOT))), "<repository>"),
+    (re.compile(r"(<repository>/[\w./-]+\.py):\d+"), r"\1:<line>"),
     (re.compile(r"(/dev/shm|/tmp|/var/tmp)/[^\s'\":,;)]*/(?=[\w.-])"), "<tmp>/"),
     (re.compile(r"(/dev/shm|/tmp|/var/tmp)/[\w./-]*"), "<tmp>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"), "<time>"),

@@ -1,5 +1,7 @@
 """`batch` and `sample` refuse impossible requests with a fix; tests/end_to_end runs both on a real run."""
 
+import sys
+
 import pytest
 
 from pipelines import tootsie
@@ -29,6 +31,7 @@ from tests.catalogue import check_message
 )
 def test_an_impossible_request_is_refused_with_the_reason(words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tootsie.py"])  # the usage names it
     assert tootsie.main([*words, "--prefix", str(tmp_path / "runs")]) == 1
     printed = capsys.readouterr()
     check_message(printed.out + printed.err)

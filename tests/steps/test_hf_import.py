@@ -27,7 +27,7 @@ from marin_dag.values.changes import changed, text_change
 from pipelines.sample_command import COMMAND
 from runtime.data.batch import DataPosition
 from runtime.evaluation.item_scores import ITEM_SCORES
-from runtime.evaluation.suites import TaskSpec
+from runtime.evaluation.suites import TaskSpec, task_of
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
@@ -477,7 +477,7 @@ def test_a_folder_scores_the_same_before_its_import_and_after_its_export(
     fetched = run_alone(download, DownloadConfig(fetch=model_in(str(folder))), "fetched")
     scored = []
     for name, model_of in (("fetched", fetched), ("again", run_alone(hf_export, writing, "again"))):
-        tasks = (TaskSpec("arc_easy"), TaskSpec("lambada_openai"))
+        tasks = (task_of(TaskSpec("arc_easy")), task_of(TaskSpec("lambada_openai")))
         score = LmEvalConfig(export=model_of, items=items, tasks=tasks, limit=4)
         done = run_alone(lm_eval, score, f"scores of {name}")
         scored.append((done.result, Path(done.join(ITEM_SCORES)).read_bytes()))
