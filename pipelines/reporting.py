@@ -58,13 +58,7 @@ def report_on(
         for source, item in reader.config.caches.items():
             caches.setdefault(source, item.step)  # a fork may have a cache of its own: the recipe's comes first
     scores = _scores_by_export(shown)
-    exported = {step.name: step for step in shown if step.kind is hf_export}
-    for scored in scores.values():
-        exported.setdefault(scored.config.export.step.name, scored.config.export.step)
-    exports: dict[str, Step] = {}
-    for step in exported.values():
-        phase = step.config.phase.step.name
-        exports[phase if phase not in exports else f"{phase}/{step.name}"] = step
+    exports = _exports(shown, scores)
     own = Node(name=name, kind="report", inputs=tuple(step.name for step in shown), group=name)
     return report(
         name,
@@ -88,6 +82,18 @@ def report_on(
             graph=(*nodes_of(graph), own),
         ),
     )
+
+
+def _exports(results: Iterable[Step], scores: Mapping[str, Step]) -> dict[str, Step]:
+    """Return the exports among the results and those that are scored, by phase; a phase's second also by its name."""
+    exported = {step.name: step for step in results if step.kind is hf_export}
+    for scored in scores.values():
+        exported.setdefault(scored.config.export.step.name, scored.config.export.step)
+    found: dict[str, Step] = {}
+    for step in exported.values():
+        phase = step.config.phase.step.name
+        found[phase if phase not in found else f"{phase}/{step.name}"] = step
+    return found
 
 
 def _scores_by_export(results: Iterable[Step]) -> dict[str, Step]:
