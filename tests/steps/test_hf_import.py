@@ -49,7 +49,7 @@ from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error
 from tests.deferred_import import torch, transformers
-from tests.pipelines.test_milestone_evaluations import commit
+from tests.pipelines.committed import commit
 from tests.runtime.evaluation.rows import write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Attempt, Trajectory, a_phase, cache_of

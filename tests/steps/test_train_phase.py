@@ -551,11 +551,11 @@ def test_a_save_that_may_not_fit_into_the_notice_is_a_warning(tmp_path, phase, m
     trajectory.run(until(phase, 4))
     numbers = [event for event in trajectory.events() if event["event"] == "slow_save"]
     if not is_told:
-        assert numbers == [] and trajectory.remarks == []
+        assert numbers == [] and trajectory.warnings == []
         return
     (event,) = numbers
     assert event["step"] == 3 and event["save_seconds"] > 0.2 and event["notice_seconds"] == 0.3
-    (output,) = trajectory.remarks
+    (output,) = trajectory.warnings
     assert "--notice 60" in output, "a command to run"
 
 
