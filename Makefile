@@ -15,7 +15,7 @@ PIP_SHOWN = -u -m pip install --disable-pip-version-check --root-user-action ign
 .PHONY: tootsie test benchmarks compile-matrix lock format clean
 
 tootsie: .venv/ready
-	@echo "running the flagship at laptop scale: 6 to 8 minutes on two cores the first time, seconds when all is done"
+	@echo "running the flagship at laptop scale: about 6 minutes on two cores the first time, seconds when all is done"
 	@.venv/bin/python pipelines/tootsie.py
 
 # Three workers for two cores: a worker waits a quarter of its time for Ray or for a process that it has killed.

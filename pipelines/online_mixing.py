@@ -19,7 +19,7 @@ from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from pipelines import mixtures, recipe
 from pipelines.corpus import weights_by_source
-from pipelines.scales import LAPTOP
+from pipelines.scales import LAPTOP, BatchSize
 from pipelines.sources import OWN_FILES, corpus_sources
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
@@ -31,6 +31,8 @@ STEPS = 500
 SEEDS = (0, 1, 2)
 MODEL = LAPTOP.model
 PEAK_LEARNING_RATE = LAPTOP.rate * 1.7e-3
+BATCH = BatchSize(16, 8)
+EVALUATION_TOKENS = 16_384
 """The rate that the recipe keeps longest."""
 POLICIES: dict[str, MixingPolicy] = {
     "static": Static(),
@@ -57,7 +59,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
     phases = [
         _phase(f"{name}-{seed}", policy, seed, prior, caches) for name, policy in POLICIES.items() for seed in SEEDS
     ]
-    return recipe.evaluate(phases, max_tokens_per_domain=LAPTOP.evaluation_tokens)
+    return recipe.evaluate(phases, max_tokens_per_domain=EVALUATION_TOKENS)
 
 
 def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], caches: dict[str, Step]) -> Step:
@@ -72,8 +74,8 @@ def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], 
         model=MODEL,
         rope=LLAMA2_ROPE,
         sequence_length=LAPTOP.sequence_length,
-        global_batch_size=LAPTOP.batches[-1].global_batch_size,
-        num_microbatches=LAPTOP.batches[-1].num_microbatches,
+        global_batch_size=BATCH.global_batch_size,
+        num_microbatches=BATCH.num_microbatches,
         remat=LAPTOP.remat,
         learning_rate=WsdS(PEAK_LEARNING_RATE, PEAK_LEARNING_RATE / 10, warmup_steps=25, cycles=(cycle,)),
         weight_decay=0.05,

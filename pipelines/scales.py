@@ -178,8 +178,8 @@ LAPTOP = Scale(
     ),
     sequence_length=256,
     # One sequence at a time on each of two cores, so that its activations stay in the caches.
-    batches=(BatchSize(4, 2), BatchSize(12, 6), BatchSize(16, 8)),
-    float32_num_microbatches=6,
+    batches=(BatchSize(2, 1), BatchSize(6, 3), BatchSize(8, 4)),
+    float32_num_microbatches=3,
     remat="none",
     boundaries=Boundaries(
         # As at full size, kestrel ends one step into a cycle, at the peak rate.
@@ -208,7 +208,7 @@ LAPTOP = Scale(
     average=Ema(0.9),
     compute_dtype="float32",
     reduce_dtype="float32",
-    evaluation_tokens=16_384,
+    evaluation_tokens=8_192,
     tokenizer_bytes_per_source=2 << 20,
     validation_share=0.02,
     checkpoint_every_steps=100,

@@ -8,7 +8,7 @@ from typing import get_args
 
 from pydantic import TypeAdapter
 
-from pipelines.online_mixing import MODEL, STEPS
+from pipelines.online_mixing import BATCH, MODEL, STEPS
 from pipelines.scales import LAPTOP
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.policies import MixingPolicy
@@ -33,7 +33,7 @@ def test_the_line_for_the_command_line_is_read_as_the_policy_that_it_says():
 
 def test_the_size_of_the_experiment_is_that_of_its_pipeline_and_the_laptop_s():
     text = " ".join(RESULTS.read_text().split())
-    batch, length = LAPTOP.batches[-1].global_batch_size, LAPTOP.sequence_length
+    batch, length = BATCH.global_batch_size, LAPTOP.sequence_length
     assert f"the laptop's Tootsie, a model of {LAPTOP.model.num_parameters / 1e6:.1f} million parameters" in text
     assert LAPTOP.model == MODEL
     assert f"{STEPS} steps of {batch} sequences of {length} tokens" in text

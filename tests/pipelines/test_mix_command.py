@@ -50,7 +50,7 @@ def test_every_source_is_shown_by_phase_and_nothing_is_written(run, tmp_path):
     assert code == 0
     assert " ".join(head.split()) == "source size kestrel ocelot jellyfish phoenix starling deeper_starling in all"
     assert [row.split()[0] for row in rows[:2]] == ["web", "code"]
-    assert rows[-1].split()[-2:] == ["3.032", "M"]
+    assert rows[-1].split()[-2:] == ["1.516", "M"]
     assert "?" not in out
     check_message(out.split("\n\n")[1])
     assert not list((tmp_path / "runs").rglob("*"))
