@@ -40,7 +40,7 @@ MOST_POINTS, MOST_POINTS_IN_A_FILE = 4_000, 16_000
 LINE_POINTS = (64, 5_000)
 """Points of a line, at least and at most."""
 CAPTION = "Drag to zoom: the panels follow. Pale: recorded; strong: smoothed by the slider."
-_THINNED = " The values are thinned anew for what is shown; each least and greatest value stays."
+_THINNED = " The page thins the values again at each zoom, and keeps every minimum and maximum."
 
 
 class Line(NamedTuple):

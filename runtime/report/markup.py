@@ -33,7 +33,7 @@ def escaped(text: str) -> Markup:
 
 
 def element(tag: str, *children: str, **attributes: str | None) -> Markup:
-    """Return `<tag …>children</tag>`. Attribute `class_` is `class`, `aria_label` is `aria-label`; None is left out."""
+    """Return `<tag …>children</tag>`. Attribute `class_` is `class`, `aria_label` is `aria-label`; None is omitted."""
     written = [tag]
     for name, value in attributes.items():
         name = name.rstrip("_").replace("_", "-")

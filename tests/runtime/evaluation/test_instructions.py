@@ -4,8 +4,6 @@ import json
 import zipfile
 from types import SimpleNamespace
 
-import pytest
-
 from runtime.evaluation.instructions import MEMBERS, SentenceModelError
 from runtime.evaluation.run_tasks import run_tasks
 from runtime.evaluation.suites import TaskSpec, task_of
@@ -38,7 +36,6 @@ def write_package(path, folder):
 
 
 def test_instructions_are_checked_with_the_model_of_a_package(tmp_path):
-    pytest.importorskip("langdetect", reason="the environment is older than the lock: make clean, then make test")
     found = scores(tmp_path, write_package(tmp_path / "package.whl", MEMBERS))
     assert {score.metric: score.value for score in found} == dict.fromkeys(
         [f"{level}_level_{how}_acc" for level in ("prompt", "inst") for how in ("strict", "loose")], 0.5
