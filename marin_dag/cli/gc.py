@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Session, command
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.keep.collect import Collector, Garbage, Roots
 from marin_dag.ledger.pins import Pins
 from marin_dag.plan.milestones import lost_in
@@ -22,6 +22,7 @@ SECONDS_OF_A_DAY = 86_400.0
     "--yes",
     "--older-than-days",
     "--also",
+    "--name",
     "--good-of",
     "--roots",
 )
@@ -33,10 +34,13 @@ def gc(session: Session) -> int:
         return NOTHING_WOULD_RUN
     others = [_roots_of(session, text) for text in session.parsed.also]
     roots = Roots(*(frozenset().union(*found) for found in zip(own, *others, strict=True)))
+    roots = roots._replace(names=roots.names.union(session.parsed.name))
     named = _named(session, roots)
     seconds = session.parsed.older_than_days * SECONDS_OF_A_DAY
     collector = Collector(session.store, roots, older_than_seconds=seconds, good_of=frozenset(named.values()))
     found = collector.find()
+    if missing := sorted(set(session.parsed.name) - collector.names_in_prefix):
+        raise UserError(f"--name {missing[0]}: no step of this name has files in {session.store.prefix}.")
     for name, digest in named.items():
         if not any(garbage.kind == "good" and garbage.digest == digest for garbage in found):
             raise UserError(
@@ -45,6 +49,11 @@ def gc(session: Session) -> int:
             )
     for garbage in collector.kept_good:
         _print_line("kept", garbage, "a good checkpoint of a finished step; --good-of deletes it")
+    if unknown := sorted(collector.names_in_prefix - roots.names):
+        print(
+            f"kept what has a name that the given recipes do not know: {listed(unknown, 8)}. "
+            "Give their recipe by --also, or the name of a dropped fork by --name."
+        )
     if not found:
         print(f"no garbage that is older than {session.parsed.older_than_days:g} days")
         return NOTHING_WOULD_RUN

@@ -86,6 +86,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "keep what is younger (default 7)",
     },
     "--also": {**_REPEATED, "metavar": "SCRIPT", "help": "keep what this pipeline leads to, too"},
+    "--name": {**_REPEATED, "metavar": "NAME", "help": "also delete what was made under this name"},
     "--good-of": {**_REPEATED, "metavar": "STEP", "help": "delete good checkpoints of a finished step"},
     "--roots": {**_FLAG, "help": "print what this pipeline leads to, for --also"},
 }

@@ -73,7 +73,7 @@ class Collector:
 
     Args:
         store: the store of the prefix.
-        roots: what the given pipelines lead to. Outputs under names that they do not know are kept.
+        roots: what the given pipelines lead to. All files of steps under other names are kept.
         older_than_seconds: younger files are kept.
         good_of: digests of finished steps whose good checkpoints are garbage at any age.
         clock: the time in seconds since 1970.
@@ -96,21 +96,26 @@ class Collector:
         self._clock = clock
         self.kept_good: tuple[Garbage, ...] = ()
         """Good checkpoints of finished steps that are kept; set by `find`."""
+        self.names_in_prefix: frozenset[str] = frozenset()
+        """Names of all steps that have files in the prefix; set by `find`."""
 
     def find(self) -> list[Garbage]:
         """Return all garbage, outputs first; read every record, write nothing."""
         committed = {entry.path: entry for entry in self._store.list(COMMITS)}
         records = self._records.find_all([key_at(path) for path in committed])
         running = self._running()
-        busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
-        labels = self._records.names()
-        kept = self._kept(records, running, committed, labels)
         listed = self._store.list(OUTPUTS)
         files, beside = by_attempt(listed), beside_attempts(listed)
-        found = list(self._outputs(records, kept, files, labels, beside))
-        found += self._attempts(files, records.values(), busy, beside)
-        names = {records[key].digest: records[key].name for key in sorted(kept)}
         step_names = {short: step_name_in(entries) for (short, _), entries in files.items()}
+        busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
+        leased = {parts(entry.path)[0] for entry in self._store.list(LEASES)}
+        busy |= {digest for digest in leased if step_names.get(digest[:8], "") not in {"", *self._roots.names}}
+        labels = self._records.names()
+        self.names_in_prefix = frozenset().union(step_names.values(), *labels.values())
+        kept = self._kept(records, running, committed, labels)
+        found = list(self._outputs(records, kept, files, labels, beside))
+        found += self._attempts(files, records.values(), busy, beside, leased)
+        names = {records[key].digest: records[key].name for key in sorted(kept)}
         found += self._work(busy, names, step_names, records.keys())
         found += self._folders("request", REQUESTS, busy | names.keys())
         return found + self._folders("failure", FAILURES, busy | names.keys())
@@ -168,6 +173,7 @@ class Collector:
         records: Collection[Record],
         busy: frozenset[str],
         beside: Mapping[str, list[Entry]],
+        leased: Collection[str],
     ) -> Iterator[Garbage]:
         # Files beside attempts none of which committed go with the first of them.
         rest = {folder: beside[folder] for folder in beside.keys() - {folder_of(made.output_path) for made in records}}
@@ -177,8 +183,7 @@ class Collector:
         for (short, _), entries in files.items():
             youngest[short] = max(youngest.get(short, 0.0), *(entry.updated for entry in entries))
         digests: dict[str, set[str]] = {}
-        for entry in self._store.list(LEASES):
-            digest = parts(entry.path)[0]
+        for digest in leased:
             digests.setdefault(digest[:8], set()).add(digest)
         for made, entries in files.items():
             short = made.short

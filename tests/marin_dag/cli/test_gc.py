@@ -127,7 +127,7 @@ def test_files_of_killed_attempts_are_deleted_when_they_are_old(tmp_path: Path) 
     store.write(f"outputs/a/b-{digest[:8]}/waits.html", b"of an unfinished run")
     for folder in ("outputs", "work"):
         assert store.list(folder)
-    roots = Roots(frozenset(), frozenset())
+    roots = Roots(frozenset(), frozenset({"a/b"}))
     assert Collector(store, roots, older_than_seconds=3600).find() == []
     old = Collector(store, roots, older_than_seconds=3600, clock=lambda: time.time() + 7200)
     found = old.find()
@@ -356,9 +356,23 @@ def test_state_of_an_unfinished_step_of_the_pipeline_is_kept_at_any_age(tmp_path
     store, digest = LocalStore(str(tmp_path)), "ab" * 32
     abandoned(store, digest)
     for keys, kinds in (({f"{digest}@600"}, []), ({"cd" * 32}, ["attempt", "work"])):
-        roots = Roots(frozenset(keys), frozenset())
+        roots = Roots(frozenset(keys), frozenset({"a/b"}))
         old = Collector(store, roots, older_than_seconds=60, clock=lambda: time.time() + 7200)
         assert sorted(garbage.kind for garbage in old.find()) == kinds
+
+
+def test_an_unfinished_step_of_another_recipe_is_kept_until_its_name_is_given(run: Toy) -> None:
+    store, digest = open_store(str(run.prefix)), "ab" * 32
+    abandoned(store, digest)
+    store.write(f"requests/{digest}/1", b"{}")
+    code, text = run("gc", "--yes", *NOW)
+    assert code == 0 and store.exists(f"work/{digest}/saved") and store.exists(f"requests/{digest}/1")
+    check_message(text)
+    code, text = run("gc", "--name", "a/c", *NOW)
+    assert code == 1
+    check_message(text.replace(str(run.prefix), "PREFIX"))
+    assert run("gc", "--yes", "--name", "a/b", *NOW)[0] == 0
+    assert store.list("work") == store.list("requests") == []
 
 
 class Counting(LocalStore):

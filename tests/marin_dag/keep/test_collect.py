@@ -144,19 +144,19 @@ def test_saved_state_of_a_finished_run_is_kept_while_a_step_is_to_start_from_it(
 def test_a_young_attempt_keeps_older_attempts_of_its_digest(store: LocalStore):
     abandoned(store, "20200101-000000-0123abcd")
     abandoned(store, "20200102-000000-0123abcd", age_in_seconds=7200)
-    assert kinds(store, NOTHING, older_than_seconds=3600) == []
-    assert kinds(store, NOTHING) == ["attempt", "attempt"]
+    assert kinds(store, KNOWN, older_than_seconds=3600) == []
+    assert kinds(store, KNOWN) == ["attempt", "attempt"]
 
 
 def test_attempts_of_two_digests_that_begin_alike_are_kept(store: LocalStore):
     abandoned(store, "20200101-000000-0123abcd")
     abandoned(store, "20200101-000000-0123abce", digest=DIGEST[:8] + "c" * 56)
-    assert kinds(store, NOTHING) == []
+    assert kinds(store, KNOWN) == []
 
 
 def test_files_that_are_committed_after_they_were_found_are_kept(store: LocalStore):
     path = abandoned(store, "20200101-000000-0123abcd")
-    collector = Collector(store, NOTHING, older_than_seconds=0)
+    collector = Collector(store, KNOWN, older_than_seconds=0)
     found = collector.find()
     entry = FileEntry(path="a.bin", size_in_bytes=1, crc32c="00000000")
     record = a_record("web", DIGEST, output_path=path.removesuffix("/a.bin"), manifest=(entry,))
