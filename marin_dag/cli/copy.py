@@ -83,7 +83,6 @@ def _place(store: Store) -> str:
     "--from",
 )
 def copy(session: Session) -> int:
-    """Copy committed outputs to another prefix."""
     parsed = session.parsed
     if parsed.to is None:
         raise UserError("copy: where to? Add --to DIR, --to gs://bucket/folder or --to s3://bucket/folder.")
@@ -183,7 +182,6 @@ class RunCopies:
         self._job.add_key(key)
 
     def leave(self) -> None:
-        """Drop the copies that are not finished."""
         self._ended.set()
         self._job.cancel()
         self._thread.join()

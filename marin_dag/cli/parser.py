@@ -113,7 +113,6 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        """Declare an argument, as argparse does."""
         action = super().add_argument(*names, **settings)
         self.takes_value |= dict.fromkeys(action.option_strings, action.nargs != 0)
         return action

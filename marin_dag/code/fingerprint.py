@@ -92,7 +92,6 @@ def value_types(value: Any) -> set[tuple[type, Aspect]]:
 
 @cache
 def _where(function: Any) -> tuple[Path, str, str]:
-    """Return file, module and name of a function."""
     file = inspect.getsourcefile(inspect.unwrap(function))
     if file is None or not Path(file).is_file():
         raise CodeError(f"{function.__qualname__} has no source file here; define it in a module.")

@@ -328,7 +328,6 @@ class Scanner:
         return self.module.targets(name)
 
     def dotted_meanings(self, name: str) -> list[str]:
-        """Return what the module imports under a name."""
         return [str(target).replace(":", ".") for target in self.module.imports.get(name, ())]
 
     def _is_module(self, base: str | None, chain: tuple[str, ...]) -> bool:

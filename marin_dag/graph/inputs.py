@@ -54,7 +54,6 @@ class Input(Reference, Generic[ResultT_co]):
         return None if self.result is None else type(self.result)
 
     def join(self, relative: str) -> str:
-        """Return the path of a file inside the output."""
         return f"{self.path}/{relative}"
 
     @classmethod

@@ -54,7 +54,6 @@ def code_of(
 
 @cache
 def package_version(package: str, kind: str) -> str:
-    """Return the installed version of a package that a kind names."""
     import importlib.metadata  # slow, and few kinds name a package
 
     try:

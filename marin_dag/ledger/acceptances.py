@@ -42,7 +42,6 @@ class Acceptances:
         self._paths: dict[str, list[str]] | None = None
 
     def digests(self) -> tuple[str, ...]:
-        """Return the digests with entries."""
         return tuple(self._listed)
 
     def log(self, digest: str) -> list[Acceptance]:
@@ -88,7 +87,6 @@ class Acceptances:
         return ways
 
     def accept(self, digest: str, name: str, difference: CodeChanged, because: str) -> Acceptance:
-        """Make the two fingerprints of `difference` equivalent."""
         definitions = (*difference.changed, *difference.added, *difference.removed)
         return self._append(
             Acceptance(
@@ -105,7 +103,6 @@ class Acceptances:
         )
 
     def revoke(self, acceptance: Acceptance, because: str) -> Acceptance:
-        """Revoke an acceptance."""
         changes = {"event": "revoked", "author": user_name(), "because": because, "created": now()}
         return self._append(acceptance.model_copy(update=changes))
 
@@ -135,7 +132,6 @@ class Acceptances:
 
 
 def require_reason(command: str, because: str) -> None:
-    """Raise UserError if the reason is empty."""
     if not because.strip():
         raise UserError(f'{command}: give the reason, for later readers: --because "…".')
 

@@ -59,12 +59,10 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
 
 
 def now() -> str:
-    """Return the time in UTC as text."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def user_name() -> str:
-    """Return the name of the user."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without an entry for its user
@@ -164,7 +162,6 @@ def _keep_environment(store: Store) -> str:
 
 
 def environment_path(data: bytes) -> str:
-    """Return the path of an Environment with these bytes."""
     return f"{ENVIRONMENTS}/{hashlib.sha256(data).hexdigest()[:16]}.json"
 
 

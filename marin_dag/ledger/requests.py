@@ -118,7 +118,6 @@ class Requests:
         return frozenset(entry.path.split("/")[1] for entry in self._store.list(REQUESTS))
 
     def ids(self) -> frozenset[str]:
-        """Return the ids of all requests to all steps."""
         return frozenset(_id(path) for path in self._paths())
 
     def replied(self, digest: str) -> frozenset[str]:

@@ -32,7 +32,6 @@ MAX_SHOWN = 6
 
 
 def explain(plan: Plan, name: str, store: Store) -> str:
-    """Return the text that `why` prints."""
     return "\n".join(_lines(plan, plan[name], store))
 
 
@@ -110,12 +109,10 @@ class Side(NamedTuple):
 
 
 def of_step(step: Step[Any]) -> Side:
-    """Return a step with its present code and config."""
     return Side(step.name, "now", step.key, step.identity)
 
 
 def of_record(record: Record) -> Side:
-    """Return the identity that an output was made from."""
     return Side(record.name, f"made {record.provenance.finished}", record.key, record.identity)
 
 

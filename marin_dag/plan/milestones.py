@@ -121,7 +121,6 @@ Lost = MilestoneMissing | MilestoneOutsideRun
 
 
 def wanted_milestones(steps: Iterable[Step[Any]]) -> WantedMilestones:
-    """Return the milestones at which `steps` start or end."""
     wanted: dict[str, set[int]] = defaultdict(set)
     for step in steps:
         if step.until is not None:
@@ -202,7 +201,6 @@ class LeftBehind:
         self._files: dict[str, list[str]] = {}
 
     def of(self, digest: str) -> list[str]:
-        """Return the files, relative to the work folder."""
         if digest not in self._attempted:
             return []
         if digest not in self._files:

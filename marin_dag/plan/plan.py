@@ -69,7 +69,6 @@ class Plan:
 
     @property
     def will_run(self) -> tuple[PlannedStep, ...]:
-        """The steps that would run, in order."""
         return tuple(planned for planned in self.steps if planned.will_run)
 
     @property
@@ -113,12 +112,10 @@ class Plan:
 
     @functools.cached_property
     def undecided(self) -> dict[str, ValueError]:
-        """The errors behind the open questions."""
         return undecided(planned.step for planned in self.will_run)
 
     @property
     def cost(self) -> Cost:
-        """Sum over the steps that would run."""
         return sum((planned.cost for planned in self.will_run), Cost())
 
     @property

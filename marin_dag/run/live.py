@@ -18,7 +18,6 @@ BAR_CELLS, NARROW_BAR_CELLS, ROOMY_COLUMNS = 20, 6, 130
 
 
 def display_for(stream_is_terminal: bool | None = None) -> "LineDisplay":
-    """Return the display that suits standard output."""
     is_terminal = sys.stdout.isatty() if stream_is_terminal is None else stream_is_terminal
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     if is_terminal:
@@ -77,7 +76,6 @@ class LineDisplay:
         self._print(self._errors, text)
 
     def event(self, name: str, what: str, detail: str) -> None:
-        """Show that something happened to a step."""
         if what == "started":
             self._paces[name] = Pace()
         if what in ("queued", "blocked"):
@@ -89,7 +87,6 @@ class LineDisplay:
         self._line(name, f"{what}{of_all}", detail)
 
     def progress(self, name: str, progress: Progress) -> None:
-        """Show the progress of a step."""
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
         if now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS:
@@ -168,7 +165,6 @@ class TableDisplay(LineDisplay):
 
 
 def bar(progress: Progress, width: int) -> str:
-    """Return a bar of block characters."""
     num_full = round(progress.share * width)
     return "█" * num_full + "░" * (width - num_full)
 

@@ -95,7 +95,6 @@ class Notifier:
         self._unsent.put(json.dumps(body).encode())
 
     def close(self) -> None:
-        """Wait a while until everything is sent."""
         self._unsent.put(None)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
@@ -150,15 +149,12 @@ class NotifyingDisplay:
         self._notifier.close()
 
     def begin(self, names: Sequence[str]) -> None:
-        """See `LineDisplay`."""
         self._display.begin(names)
 
     def say(self, text: str) -> None:
-        """See `LineDisplay`."""
         self._display.say(text)
 
     def complain(self, text: str) -> None:
-        """See `LineDisplay`."""
         self._display.complain(text)
 
     def event(self, name: str, what: str, detail: str) -> None:
@@ -172,7 +168,6 @@ class NotifyingDisplay:
             self._notifier.send(what, name, detail)
 
     def progress(self, name: str, progress: Progress) -> None:
-        """See `LineDisplay`; send new alarms."""
         self._display.progress(name, progress)
         num_alarms = int(progress.figures.get(ALARMS, 0))
         before = self._num_alarms.get(name, 0)

@@ -125,7 +125,6 @@ def remember_secrets(config: object) -> None:
 
 
 def redact_document(document: Any) -> Any:
-    """Return JSON data with every text redacted."""
     return _mapped(document, redact)
 
 
@@ -187,11 +186,9 @@ class RedactingStream:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the complete lines."""
         self._stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write each text."""
         for line in lines:
             self.write(line)
 
@@ -207,7 +204,6 @@ class LinesWithoutSecrets:
         self._incomplete: list[str] = []
 
     def write(self, text: str) -> None:
-        """Add a piece of text."""
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
         if end:
             self._incomplete.append(text[:end])
@@ -216,7 +212,6 @@ class LinesWithoutSecrets:
             self._incomplete.append(text[end:])
 
     def close(self) -> None:
-        """Write the incomplete line."""
         text, self._incomplete = "".join(self._incomplete), []
         if text:
             self._write(redact(text))

@@ -70,7 +70,6 @@ class ExplainedFile:
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """Return the offset."""
         return self._file.tell()
 
     def close(self) -> None:
@@ -184,7 +183,6 @@ class Store(ABC):
         return f"{self.delete_tool} {shlex.quote(self.url(path))}"
 
     def url(self, path: str) -> str:
-        """Return the URL of `path`."""
         return f"{self.prefix}/{checked(path)}" if path else self.prefix
 
 

@@ -41,7 +41,6 @@ _forms: dict[type, Form] = {}
 
 
 def form_of(owner: type) -> Form:
-    """Return the form of the values of a class."""
     found = _forms.get(owner)
     if found is None:
         found = _forms[owner] = _form_of(owner)

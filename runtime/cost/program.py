@@ -37,7 +37,6 @@ class Instruction:
 
     @cached_property
     def operands(self) -> list[str]:
-        """Names of its operands, in order."""
         return _NAME.findall(self.rest[: self._end_of_operands])
 
     @cached_property
@@ -47,7 +46,6 @@ class Instruction:
 
     @cached_property
     def attributes(self) -> str:
-        """The text after the operands."""
         return self.rest[self._end_of_operands :]
 
     @cached_property

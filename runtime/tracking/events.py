@@ -44,7 +44,6 @@ def is_of_first_host(path: str) -> bool:
 
 
 def is_part_of_first_host(path: str) -> bool:
-    """Return whether `path` is a part of the first host's log."""
     return path.endswith(".jsonl") and _OTHER_HOST.search(path) is None
 
 
@@ -75,7 +74,6 @@ class EventLog:
         self._log.add(json.dumps(event, default=str) + "\n")
 
     def close(self) -> None:
-        """Write the lines that are left."""
         self._log.close()
 
     def __enter__(self) -> "EventLog":

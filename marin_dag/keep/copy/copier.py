@@ -84,7 +84,6 @@ class Copier:
         self._cancelled.set()
 
     def close(self) -> None:
-        """Wait for the threads."""
         self._files.shutdown(cancel_futures=True)
 
     def copy(self, key: str) -> Copied:

@@ -88,7 +88,6 @@ class CopyJob:
         self.add(outputs_of(self._steps, [key]))
 
     def wait(self) -> None:
-        """Wait for all copies and print the progress."""
         last, first_bytes = time.monotonic(), self.copier.bytes_done
         while left := [future for future in list(self._pending.values()) if not future.done()]:
             wait(left, timeout=POLL_SECONDS)
@@ -100,7 +99,6 @@ class CopyJob:
                 last, first_bytes = time.monotonic(), done
 
     def cancel(self) -> None:
-        """Drop all copies, and wait for the threads."""
         with self._lock:
             self._is_cancelled = True
         self.copier.cancel()

@@ -54,7 +54,6 @@ class Record(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The WARC-Type in lower case."""
         return self.headers.get("warc-type", "").lower()
 
 
