@@ -247,11 +247,7 @@ class RunCopies:
 
 
 def start_copies(session: Session, plan: Plan, display: Any) -> RunCopies | None:
-    """Start the copies of a run; return None without --copy-to.
-
-    Raises:
-        UserError: there is no place to copy to.
-    """
+    """Start the copies of a run; return None without --copy-to. Raises UserError if there is no place to copy to."""
     if session.parsed.copy_to is None:
         return None
     job = copy_job(session, "--copy-to", _steps(plan), display.say, is_quiet=True)

@@ -11,16 +11,7 @@ from marin_dag.graph.graph import Graph
 from marin_dag.identity.diff import config_fields
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.ledger.records import Record, Records, attempt_path
-from marin_dag.plan.explain import (
-    Side,
-    compare,
-    explain,
-    newest_hint,
-    newest_made,
-    of_record,
-    of_step,
-    record_named,
-)
+from marin_dag.plan.explain import Side, compare, explain, newest_hint, newest_made, of_record, of_step, record_named
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.quantities import counted
 from marin_dag.store.store import Store

@@ -106,10 +106,7 @@ class Parser(argparse.ArgumentParser):
         for parent in parents:
             self.takes_value |= parent.takes_value
         super().__init__(
-            parents=list(parents),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **settings,
+            parents=list(parents), formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings
         )
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:

@@ -127,7 +127,6 @@ class PipelineOptions:
     summary: Callable[[Finished], Iterable[str]] | None = None
     """Returns lines to print after a run, before the results."""
     commands: Sequence[Command] = ()
-    """The pipeline's own commands."""
     on_dry_run: OnDryRun | None = None
     """Called after --dry-run has printed a plan, to print more about it."""
     only_dry_run: Collection[str] = ()

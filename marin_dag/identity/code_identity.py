@@ -21,7 +21,6 @@ class CodeIdentity:
     policy: Policy
     version: str | None
     packages: dict[str, str]
-    """Version of each third-party package that the kind names."""
     fingerprint: str
     definitions: dict[str, str]
     """Qualified name to hash, of every definition reached."""

@@ -22,9 +22,7 @@ class Acceptance(BaseModel, frozen=True, extra="forbid"):
 
     event: Literal["accepted", "revoked"]
     digest: str
-    """Identity of the step."""
     name: str
-    """Label of the step when it was accepted."""
     old_code: str
     new_code: str
     definitions: tuple[str, ...]
@@ -116,11 +114,7 @@ class Acceptances:
         return entry
 
     def read(self, path: str) -> Acceptance:
-        """Return the entry at `path`.
-
-        Raises:
-            StoreError: the file is not an entry.
-        """
+        """Return the entry at `path`; raise StoreError if the file is not an entry."""
         try:
             return Acceptance.model_validate_json(checked_body(self._store.read(path)))
         except (ChecksumError, ValidationError) as error:

@@ -19,7 +19,6 @@ from marin_dag.store.redact import redact
 from marin_dag.store.store import Store
 
 REQUESTS = "requests"
-"""Folder of the requests below a prefix."""
 REPLY = ".reply.json"
 MAX_REASON_LENGTH = 1000
 STOP, PUBLISH, END = "stop", "publish", "end"
@@ -34,10 +33,8 @@ class Request(BaseModel, frozen=True, extra="ignore"):
     """Unique within the step; sorts by time."""
     digest: str
     name: str
-    """Name of the step in the sender's graph."""
     action: str
     milestone: int | None = None
-    """The milestone that the action is about."""
     author: str
     reason: str = ""
     sent: str

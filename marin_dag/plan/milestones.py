@@ -28,7 +28,6 @@ class MilestoneMissing(Reason):
 
     wanted: int
     nearest: int | None
-    """The nearest published milestone."""
     field: str = ""
     """The input that needs the milestone; "" for the step's own end."""
     saved: int | None = None

@@ -18,12 +18,7 @@ from marin_dag.ledger.work_files import standing_failures, work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes, Siblings
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, undecided, with_fix
-from marin_dag.plan.milestones import (
-    LostMilestones,
-    MilestoneMissing,
-    WantedMilestones,
-    wanted_milestones,
-)
+from marin_dag.plan.milestones import LostMilestones, MilestoneMissing, WantedMilestones, wanted_milestones
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
 from marin_dag.plan.reasons import (
     Accepted,

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -58,9 +57,7 @@ class LineDisplay:
     def __enter__(self) -> object:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Show nothing more; a table stays as it is."""
 
     def begin(self, names: Sequence[str]) -> None:
@@ -118,9 +115,7 @@ class TableDisplay(LineDisplay):
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
     def event(self, name: str, what: str, detail: str) -> None:

@@ -28,7 +28,6 @@ SCHEMA = "marin_dag.notification/1"
 SLACK_HOST = "hooks.slack.com"
 TIMEOUT_SECONDS = 10.0
 PAUSES_SECONDS = (1.0, 5.0)
-"""Pauses before the second and the third try."""
 CLOSE_SECONDS = 30.0
 """Longest wait for unsent notifications at the end of a run."""
 ALARMS = "alarms"

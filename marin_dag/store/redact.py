@@ -14,7 +14,6 @@ import os
 import re
 import urllib.parse
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import IO, Any
 
 from marin_dag.errors import UserError
@@ -174,9 +173,7 @@ class RedactingStream:
     def __enter__(self) -> "RedactingStream":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._lines.close()
         self._stream.flush()
 

@@ -108,11 +108,7 @@ class Program(NamedTuple):
 
     @staticmethod
     def read(text: str) -> "Program":
-        """Read the text of a compiled program.
-
-        Raises:
-            ValueError: it is not the text of a whole program.
-        """
+        """Read the text of a compiled program; raise ValueError if it is not the text of a whole program."""
         computations: dict[str, dict[str, Instruction]] = {}
         name = entry = ""
         for line in text.splitlines():

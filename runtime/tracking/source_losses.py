@@ -24,7 +24,6 @@ class SourceLosses(NamedTuple):
     step: int
     """Finished updates, including this one."""
     source: str
-    """Name of the source in the mixture."""
     identity: str
     """Digest of the step that made its token cache."""
     share: float

@@ -18,7 +18,6 @@ class Stall:
     step: int
     """Updates finished before it."""
     cause: str
-    """The cause of most of it."""
     seconds: float
 
 

@@ -52,9 +52,7 @@ class CopyJob:
     ) -> None:
         self.copier, self.say = copier, say
         self.counts: Counter[str] = Counter()
-        """Numbers of outcomes."""
         self.size_in_bytes = 0
-        """Bytes written."""
         self.failed: dict[str, str] = {}
         """First line of the error of each failed output, by name."""
         self._steps, self._forks_folder = tuple(steps), forks_folder

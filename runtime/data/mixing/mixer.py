@@ -37,12 +37,7 @@ class MixerState:
 
 
 def next_shares(
-    policy: Policy,
-    state: MixerState | None,
-    *,
-    step: int,
-    sources: Sources,
-    feedback: Callable[[int], BySource],
+    policy: Policy, state: MixerState | None, *, step: int, sources: Sources, feedback: Callable[[int], BySource]
 ) -> tuple[dict[str, int], MixerState | None]:
     """Return the shares of the update that follows `step` finished ones, and the state after it.
 
