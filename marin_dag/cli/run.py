@@ -277,21 +277,6 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
             print(f"  {planned.name}: {session.store.url(record.output_path)}{'/' if part else ''}{part}")
 
 
-RUN = Command(
-    "",
-    "",
-    "run what is not done",
-    plan_and_run,
-    options=(
-        "--dry-run",
-        "--set",
-        "--json",
-        "--every-step",
-        "--detach",
-        "--copy-to",
-        "--notice",
-        "--notify",
-        *SELECTION,
-    ),
-)
+OPTIONS = ("--dry-run", "--set", "--json", "--every-step", "--detach", "--copy-to", "--notice", "--notify", *SELECTION)
+RUN = Command("", "", "run what is not done", plan_and_run, options=OPTIONS)
 """A call without a command word."""

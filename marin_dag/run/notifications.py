@@ -11,7 +11,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -147,14 +146,8 @@ class NotifyingDisplay:
             self._notifier.send("failed", None, f"the driver ended: {first_lines(error)}")
         self._notifier.close()
 
-    def begin(self, names: Sequence[str]) -> None:
-        self._display.begin(names)
-
-    def say(self, text: str) -> None:
-        self._display.say(text)
-
-    def complain(self, text: str) -> None:
-        self._display.complain(text)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._display, name)  # what sends nothing: begin, say, complain
 
     def event(self, name: str, what: str, detail: str) -> None:
         """See `LineDisplay`; send the end of a step that did not succeed."""
