@@ -19,7 +19,6 @@ MAX_FINDINGS = 20
 
 @command("verify STEP...|all", "compare outputs with their records", "--set")
 def verify(session: Session) -> int:
-    """Compare the files of outputs with their records."""
     graph, records = session.graph(), Records(session.store)
     everything = session.parsed.names == [ALL]
     names = graph.names if everything else [n for text in session.parsed.names for n in graph.matching(text, "verify")]

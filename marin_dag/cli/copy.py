@@ -83,7 +83,6 @@ def _place(store: Store) -> str:
     "--from",
 )
 def copy(session: Session) -> int:
-    """Copy committed outputs to another prefix."""
     parsed = session.parsed
     if parsed.to is None:
         raise UserError("copy: where to? Add --to DIR, --to gs://bucket/folder or --to s3://bucket/folder.")
@@ -183,7 +182,6 @@ class RunCopies:
         self._job.add_key(key)
 
     def leave(self) -> None:
-        """Drop the copies that are not finished."""
         self._ended.set()
         self._job.cancel()
         self._thread.join()
@@ -249,11 +247,7 @@ class RunCopies:
 
 
 def start_copies(session: Session, plan: Plan, display: Any) -> RunCopies | None:
-    """Start the copies of a run; return None without --copy-to.
-
-    Raises:
-        UserError: there is no place to copy to.
-    """
+    """Start the copies of a run; return None without --copy-to. Raises UserError if there is no place to copy to."""
     if session.parsed.copy_to is None:
         return None
     job = copy_job(session, "--copy-to", _steps(plan), display.say, is_quiet=True)

@@ -25,7 +25,6 @@ def detach(session: Session) -> int:
 
 @command("attach [JOB]", "follow a detached run; Ctrl-C leaves it running")
 def attach(session: Session) -> int:
-    """Follow a detached run from any terminal."""
     runs = _runs(session)
     return _follow(session, runs, _job(session, runs).name)
 

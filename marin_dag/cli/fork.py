@@ -15,7 +15,6 @@ OWN_OPTIONS = ("--as", "--set", "--reason")
 
 @command("fork STEP --as NAME --set FIELD=VALUE", "make a variant of STEP and store it under NAME", *OWN_OPTIONS)
 def fork(session: Session) -> int:
-    """Store a variant of a step."""
     parsed = session.parsed
     if not parsed.as_:
         raise UserError(f"fork {session.step}: give the fork a name: --as NAME.")
@@ -67,7 +66,6 @@ def _milestones(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
 
 @command("drop NAME", "delete a fork; its outputs stay")
 def drop(session: Session) -> int:
-    """Delete a fork."""
     dropped = session.forks.drop(session.step)
     print(f"dropped {dropped.name}, a fork of {dropped.base}; its outputs stay in {session.store.prefix}")
     holders = [held.holder for held in Leases(session.store).at_work().values()]

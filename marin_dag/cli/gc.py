@@ -27,7 +27,6 @@ SECONDS_OF_A_DAY = 86_400.0
     "--roots",
 )
 def gc(session: Session) -> int:
-    """Print what nothing leads to any more, with its size; with --yes delete it."""
     own = _roots(session)
     if session.parsed.roots:
         print(json.dumps({name: sorted(found) for name, found in own._asdict().items()}))

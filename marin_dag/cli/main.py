@@ -1,6 +1,5 @@
 """Command line: dispatch to one command, and the rendering of errors as one message and an exit code."""
 
-import codecs
 import contextlib
 import io
 import os
@@ -8,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -29,9 +28,6 @@ COMMANDS = {
         *(care.verify, copy.copy, care.adopt, care.pin, gc.gc),
     )
 }
-IN_ASCII = {"→": "->", "–": "-", "—": "-", "…": "...", "×": "x", "±": "+-"}
-HANDLERS_BY_DEFAULT = ("strict", "surrogateescape", "backslashreplace")
-"""Python's own error handlers: the second in the C locale, where it fails as the first does; the third on stderr."""
 BROKEN_PIPE = 141
 """The exit code of a program that SIGPIPE ends: the reader left, so 0 ("nothing would run") could be wrong."""
 
@@ -50,8 +46,9 @@ def main(build: Build, *, name: str, argv: Sequence[str] | None = None, **option
     # The caller may have closed one of them (`>&-`).
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 -- until the process ends
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    replace_unprintable(sys.stdout)
-    replace_unprintable(sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # no print fails on a terminal without UTF-8
     try:
         # Everything printed inside, tracebacks included, is printed without secrets.
         with (
@@ -137,18 +134,3 @@ def _check_checkout() -> None:
             f"{own}/.venv/bin/python (`make .venv/ready` there creates it), or put PYTHONPATH={own} before the "
             f"command; or move it out of {own} to run it with the code of {imported}."
         )
-
-
-def replace_unprintable(stream: TextIO) -> None:
-    """Make `stream` replace what its encoding lacks, unless the user has chosen an error handler."""
-    if isinstance(stream, io.TextIOWrapper) and stream.errors in HANDLERS_BY_DEFAULT:
-        codecs.register_error("marin_dag.ascii", _in_ascii)
-        stream.reconfigure(errors="marin_dag.ascii")
-
-
-def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lacking = error.object[error.start : error.end]
-    replaced = (IN_ASCII.get(letter, letter.encode("ascii", "backslashreplace").decode()) for letter in lacking)
-    return "".join(replaced), error.end

@@ -11,16 +11,7 @@ from marin_dag.graph.graph import Graph
 from marin_dag.identity.diff import config_fields
 from marin_dag.ledger.provenance import Provenance
 from marin_dag.ledger.records import Record, Records, attempt_path
-from marin_dag.plan.explain import (
-    Side,
-    compare,
-    explain,
-    newest_hint,
-    newest_made,
-    of_record,
-    of_step,
-    record_named,
-)
+from marin_dag.plan.explain import Side, compare, explain, newest_hint, newest_made, of_record, of_step, record_named
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.quantities import counted
 from marin_dag.store.store import Store
@@ -62,7 +53,6 @@ def _side(text: str, graph: Graph, records: Records) -> Side:
 
 @command("show STEP", "show the config, files and provenance of a finished step; --json: its record", "--set", "--json")
 def show(session: Session) -> int:
-    """Print the record of an output."""
     graph, records = session.graph(), Records(session.store)
     record = record_named(records, graph, session.step)
     if record is None:
@@ -115,7 +105,6 @@ def dirty_note(made: Provenance) -> str:
 
 @command("log STEP", "print the log of the attempt that made the output, or of the newest attempt", "--set")
 def log(session: Session) -> int:
-    """Print the log of an attempt."""
     graph, records = session.graph(), Records(session.store)
     found = record_named(records, graph, session.step)
     if found is None:
@@ -155,7 +144,6 @@ def newest_log(store: Store, name: str, digest: str) -> str | None:
     *SELECTION,
 )
 def ls(session: Session) -> int:
-    """List steps, and the forks among them."""
     plan = session.plan()
     patterns = session.parsed.names
     wanted = {name for pattern in patterns for name in plan.graph.matching(pattern, "ls")} if patterns else None

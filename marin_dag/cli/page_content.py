@@ -42,9 +42,7 @@ class NoContent:
     scripts: Sequence[str] = ()
 
     def values(self, low: float | None, high: float | None) -> dict[str, Any]:
-        """Return nothing to show."""
         return {"figures": {}, "alarms": [], "views": []}
 
     def view(self, name: str) -> str:
-        """Raise UserError."""
         raise UserError(f"page: {name!r} is no view; this recipe has none.")

@@ -52,7 +52,6 @@ class Tickets:
         self._names: dict[str, tuple[str, float]] = {}
 
     def add(self, name: str) -> str:
-        """Return a ticket for a view."""
         ticket, now = secrets.token_hex(KEY_BYTES), time.monotonic()
         with self._lock:
             self._names[ticket] = name, now
@@ -138,7 +137,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, f"{path} does not exist")
 
     def do_POST(self) -> None:
-        """Send a request to a step."""
         size = self.headers.get("Content-Length", "")
         if not self._has_key():
             self._refuse(HTTPStatus.FORBIDDEN, NO_KEY)

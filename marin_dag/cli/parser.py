@@ -107,14 +107,10 @@ class Parser(argparse.ArgumentParser):
         for parent in parents:
             self.takes_value |= parent.takes_value
         super().__init__(
-            parents=list(parents),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **settings,
+            parents=list(parents), formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings
         )
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        """Declare an argument, as argparse does."""
         action = super().add_argument(*names, **settings)
         self.takes_value |= dict.fromkeys(action.option_strings, action.nargs != 0)
         return action

@@ -38,7 +38,6 @@ MAX_STUCK = 5
 
 
 def plan_and_run(session: Session) -> int:
-    """Run what is not done, or print the plan."""
     plan = session.plan()
     if session.parsed.json and not session.parsed.dry_run:
         raise UserError("--json: only a plan is printed as JSON; use --dry-run --json, or the command `plan --json`.")
@@ -75,7 +74,6 @@ def plan_and_run(session: Session) -> int:
     *SELECTION,
 )
 def plan(session: Session) -> int:
-    """Print the plan; start nothing."""
     return dry_run(session, session.plan())
 
 
@@ -279,21 +277,6 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
             print(f"  {planned.name}: {session.store.url(record.output_path)}{'/' if part else ''}{part}")
 
 
-RUN = Command(
-    "",
-    "",
-    "run what is not done",
-    plan_and_run,
-    options=(
-        "--dry-run",
-        "--set",
-        "--json",
-        "--every-step",
-        "--detach",
-        "--copy-to",
-        "--notice",
-        "--notify",
-        *SELECTION,
-    ),
-)
+OPTIONS = ("--dry-run", "--set", "--json", "--every-step", "--detach", "--copy-to", "--notice", "--notify", *SELECTION)
+RUN = Command("", "", "run what is not done", plan_and_run, options=OPTIONS)
 """A call without a command word."""

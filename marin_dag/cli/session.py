@@ -54,7 +54,6 @@ class Finished:
 
     @property
     def graph(self) -> Graph:
-        """The graph of this call."""
         return self._plan.graph
 
     @property
@@ -89,7 +88,6 @@ class Command(NamedTuple):
     """The options that the command takes: names in `parser.OPTIONS`."""
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise UserError for too few or too many names."""
         usage = f"{program()} {self.name} {self.usage}".rstrip()
         if len(names) < self.min_names:
             raise UserError(f"{self.name}: give {'a step' if self.usage.startswith('STEP') else 'a name'}: `{usage}`.")
@@ -129,7 +127,6 @@ class PipelineOptions:
     summary: Callable[[Finished], Iterable[str]] | None = None
     """Returns lines to print after a run, before the results."""
     commands: Sequence[Command] = ()
-    """The pipeline's own commands."""
     on_dry_run: OnDryRun | None = None
     """Called after --dry-run has printed a plan, to print more about it."""
     only_dry_run: Collection[str] = ()
@@ -195,7 +192,6 @@ class Session:
         return graph
 
     def selection(self) -> Selection:
-        """Return what --only, --until, --from and --force select."""
         parsed = self.parsed
         return Selection(tuple(parsed.only), tuple(parsed.until), tuple(parsed.from_), tuple(parsed.force))
 

@@ -45,7 +45,6 @@ class Watched:
         """The error of the last look."""
         self._plan: Plan | None = None
         self._leases: Mapping[str, Held] = {}
-        """The leases of running steps, by digest."""
         self._paces: dict[tuple[str, int], Pace] = {}
         """Paces by digest and epoch: each attempt has its own."""
         self._requests: dict[str, Request] = {}
@@ -148,12 +147,7 @@ class Watched:
         replies = {request.id: self._replies.get(request.id) or _reply(store_requests, request) for request in newest}
         self._replies = replies
         return [
-            {
-                "name": request.name,
-                "requested": request.sent,
-                "text": request.text,
-                "reply": replies[request.id],
-            }
+            {"name": request.name, "requested": request.sent, "text": request.text, "reply": replies[request.id]}
             for request in newest
         ]
 

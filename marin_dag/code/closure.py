@@ -172,7 +172,6 @@ class Closures:
         return reached
 
     def _follow(self, place: Place, scanned: Scanned, reached: _Reached) -> Iterator[Place]:
-        """Yield all that a definition reaches."""
         reached.opaque.update(scanned.opaque)
         for name in scanned.loads:
             yield from self._load(name, reached.loaded)

@@ -67,8 +67,6 @@ def value_types(value: Any) -> set[tuple[type, Aspect]]:
     """
     found: set[tuple[type, Aspect]] = set()
     owner: Any = type(value)
-    if owner in PLAIN:
-        return found
     inner: Iterable[Any] = ()
     match form_of(owner):
         case Form.REFERENCE if value.result_type is not None:
@@ -87,12 +85,11 @@ def value_types(value: Any) -> set[tuple[type, Aspect]]:
             inner = value
         case Form.SEQUENCE | Form.SET:
             inner = value
-    return found.union(*map(value_types, inner))
+    return found.union(*(value_types(item) for item in inner if type(item) not in PLAIN))
 
 
 @cache
 def _where(function: Any) -> tuple[Path, str, str]:
-    """Return file, module and name of a function."""
     file = inspect.getsourcefile(inspect.unwrap(function))
     if file is None or not Path(file).is_file():
         raise CodeError(f"{function.__qualname__} has no source file here; define it in a module.")

@@ -368,12 +368,10 @@ def _is_plain_value(module: Module, node: ast.expr, plain: Iterable[str]) -> boo
 
 
 def is_bound(module: Module, name: str) -> bool:
-    """Return whether a module defines or imports a name."""
     return name in module.definitions or name in module.imports
 
 
 def written(called: Called) -> str:
-    """Return a dotted name as text."""
     target, chain = called
     return ".".join([str(target).replace(":", "."), *chain])
 

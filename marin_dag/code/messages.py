@@ -139,7 +139,6 @@ def _local_loggers(statement: ast.stmt, meaning: Meaning) -> set[str]:
 
 
 def hears_of(statements: Iterable[ast.stmt], meaning: Meaning) -> Hears:
-    """Return whose messages some statements may read."""
     names: set[str] = set()
     wrappers: dict[Target, None] = {}
     is_read = False

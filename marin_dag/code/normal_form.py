@@ -112,7 +112,6 @@ class _Writer:
         self._messages = messages
 
     def body(self, items: Iterable[object]) -> None:
-        """Write a list of nodes or texts."""
         self.parts.append("[")
         for item in _kept(items):
             self._write(item)

@@ -85,7 +85,6 @@ READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - _CH
 
 
 def is_pure_builtin(name: str) -> bool:
-    """Return whether calling the builtin `name` changes nothing."""
     return name in _PURE_BUILTINS or name in _EXCEPTIONS
 
 

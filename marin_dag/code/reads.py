@@ -56,9 +56,7 @@ class Reads(NamedTuple):
     computes_paths: bool = False
     """Whether the definition may find such a file by a computed name."""
     modules: tuple[str, ...] = ()
-    """Texts that may be names of modules."""
     environment: tuple[str, ...] = ()
-    """Names of environment variables."""
 
 
 NOTHING = Reads()

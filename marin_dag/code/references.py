@@ -46,10 +46,7 @@ _OPAQUE_CALLS = frozenset(
     }
 )
 _OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
-_OPAQUE_VALUES = {
-    "pydantic.ImportString": "an object by name",
-    "sys.modules": "modules by name",
-}
+_OPAQUE_VALUES = {"pydantic.ImportString": "an object by name", "sys.modules": "modules by name"}
 _OPAQUE_ATTRIBUTES = {
     "__subclasses__": "classes that may be defined anywhere",
     **dict.fromkeys(("co_firstlineno", "co_lines", "f_lineno", "lineno", "tb_lineno"), "line numbers of code"),
@@ -328,7 +325,6 @@ class Scanner:
         return self.module.targets(name)
 
     def dotted_meanings(self, name: str) -> list[str]:
-        """Return what the module imports under a name."""
         return [str(target).replace(":", ".") for target in self.module.imports.get(name, ())]
 
     def _is_module(self, base: str | None, chain: tuple[str, ...]) -> bool:

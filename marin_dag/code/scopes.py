@@ -37,7 +37,6 @@ class Scopes:
 
     @contextlib.contextmanager
     def function(self, node: Function) -> Iterator[None]:
-        """Enter the body of a function."""
         bound = bindings_of(node)
         with self._scope(node, {*bound.names, *bound.globals, *parameters(node.args)}.difference(bound.nonlocals)):
             yield

@@ -65,7 +65,6 @@ class Sources:
         return all(_signature(path) == signature for path, signature in list(self._signatures.items()))
 
     def save(self) -> None:
-        """Keep what was read for later processes."""
         self._cache.save()
 
     def content(self, path: Path) -> bytes | None:
@@ -103,11 +102,9 @@ class Sources:
         return self._cache.summary(name, path, content)
 
     def parsed(self, name: str) -> Module:
-        """Return a module with its syntax."""
         return parse_module(name, self.files[name], self.files[name].read_bytes())
 
     def definition(self, place: Place) -> Definition:
-        """Return the definition at a place."""
         module = self.module(place.module)
         assert module is not None
         try:

@@ -230,7 +230,6 @@ def _walrus_names(node: ast.AST) -> Iterator[str]:
 
 
 def stored_names(target: ast.expr) -> Iterator[str]:
-    """Yield the names that an assignment to `target` binds."""
     yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
@@ -272,7 +271,6 @@ _FIELDS_WITH_CHILDREN = {
 
 
 def parameters(arguments: ast.arguments) -> list[str]:
-    """Return the names of the parameters of a function."""
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     return [argument.arg for argument in every if argument is not None]
 
@@ -298,7 +296,6 @@ def without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast
 
 
 def replaced(node: ast.stmt, **fields: object) -> ast.stmt:
-    """Return a copy of a statement with other fields."""
     copy = type(node)(**{name: getattr(node, name) for name in node._fields if hasattr(node, name)})
     for name, value in fields.items():
         setattr(copy, name, value)

@@ -46,7 +46,6 @@ class Traces:
         return trace is not None and trace.is_foreign
 
     def touched(self, name: str) -> frozenset[str]:
-        """Return the names that importing a module may change."""
         trace = self.of(name)
         return frozenset() if trace is None else trace.touched
 
@@ -184,7 +183,6 @@ class Traces:
         return [each.effects for each in found] if is_whole and all(each.is_callable for each in found) else None
 
     def _with_bases(self, definitions: Iterable[Definition]) -> Iterator[Definition]:
-        """Yield some classes and those that they inherit from."""
         pending = list(definitions)
         seen: set[Reference] = set()
         while pending:

@@ -114,7 +114,6 @@ def _without_step(left: str, value: str, graph: Graph) -> str:
 
 
 def _step_in(left: str, graph: Graph) -> str | None:
-    """Return the step that `left` begins with, if any."""
     return max((name for name in graph.names if left == name or left.startswith(f"{name}.")), key=len, default=None)
 
 

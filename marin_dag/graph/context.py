@@ -58,7 +58,6 @@ class StepContext(Protocol):
     """Second argument of a step function; the backends implement it."""
 
     name: str
-    """Label of the step."""
     digest: str
     """Digest of the step, or of the run that it continues."""
     attempt: str

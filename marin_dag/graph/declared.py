@@ -19,6 +19,5 @@ class Declared(NamedTuple):
 
 
 def declared_by_caller() -> Declared:
-    """Return the line that called the function which asks."""
     frame = sys._getframe(2)
     return Declared(frame.f_code.co_filename, frame.f_lineno)

@@ -30,7 +30,6 @@ class Fork(BaseModel, frozen=True, extra="forbid"):
 
 
 def forked(graph: Graph, fork: Fork) -> Step[Any]:
-    """Return the step that a fork describes."""
     changes = [text_change(field, text, graph.reference_named) for field, text in fork.changes.items()]
     return graph.step(fork.base).forked(fork.name, changes)
 

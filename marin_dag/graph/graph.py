@@ -49,7 +49,6 @@ class Graph:
         return frozenset(name for name in self._named if name not in self._dependents)
 
     def step(self, name: str) -> AnyStep:
-        """Return the step called `name`."""
         if name not in self._named:
             owner, at, _ = name.partition("@")
             if at and owner in self._named:
@@ -87,11 +86,9 @@ class Graph:
         return _reached(self.step(name), lambda step: self._dependents.get(step.name, []))
 
     def with_targets(self, more: Iterable[AnyStep]) -> "Graph":
-        """Return this graph with further targets."""
         return Graph([*self.targets, *more])
 
     def reference_named(self, text: str) -> OutputRef[AnyStep]:
-        """Return what a user means by STEP or STEP@MILESTONE."""
         return reference_named(text, self.step)
 
 
@@ -154,7 +151,6 @@ class Selection:
     """Steps or glob patterns of steps to run again although they are done."""
 
     def names(self, graph: Graph) -> frozenset[str]:
-        """Return the names of the selected steps."""
         selected = frozenset(graph.names)
         if self.only:
             selected &= frozenset().union(*(graph.matching(pattern, "--only") for pattern in self.only))
@@ -176,5 +172,4 @@ class Selection:
         return selected
 
     def forced(self, graph: Graph) -> frozenset[str]:
-        """Return the names of the steps to run again."""
         return frozenset(name for word in self.force for name in graph.named(word, "--force"))

@@ -38,7 +38,6 @@ class Input(Reference, Generic[ResultT_co]):
         self.path = path
         """Folder or URL of the output, or of the folder in it that was asked for; no trailing slash."""
         self.result = result
-        """The result that the step returned."""
         self.milestone = milestone
         self.subpath = subpath
         self.is_growing = is_growing
@@ -54,7 +53,6 @@ class Input(Reference, Generic[ResultT_co]):
         return None if self.result is None else type(self.result)
 
     def join(self, relative: str) -> str:
-        """Return the path of a file inside the output."""
         return f"{self.path}/{relative}"
 
     @classmethod

@@ -25,7 +25,6 @@ class KindOptions:
     policy: Policy = "tracked"
     """"tracked": the code is identity. "versioned": `version` is, and other code under it is drift."""
     version: str | None = None
-    """Version of a versioned kind."""
     packages: tuple[str, ...] = ()
     """Third-party packages that shape the output; their versions enter the identity."""
     resources: Resources = Cpu(1)  # noqa: RUF009 -- frozen

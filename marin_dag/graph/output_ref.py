@@ -75,7 +75,6 @@ class OutputRef(Reference, Generic[NodeT]):
             )
 
     def folder(self, subpath: str) -> "OutputRef[NodeT]":
-        """Return one folder of this output."""
         return dataclasses.replace(self, subpath=subpath.rstrip("/") or subpath, is_growing=False)
 
     def then(self, name: str, **changes: Any) -> NodeT:

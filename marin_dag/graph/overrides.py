@@ -28,7 +28,6 @@ class Override(NamedTuple):
     value: str
 
     def field_of(self, step: str) -> str | None:
-        """Return the dotted field, if this override is one of `step`."""
         return self.left[len(step) + 1 :] if self.left.startswith(f"{step}.") else None
 
 

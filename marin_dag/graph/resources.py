@@ -4,11 +4,6 @@ import dataclasses
 import math
 from typing import NamedTuple
 
-RAYS_GPUS = (
-    *("V100", "P100", "T4", "P4", "K80", "A10G", "L4", "L40S", "A100", "A100-40G", "A100-80G", "H100", "H200", "H20"),
-    *("B200", "B300", "GB200", "GB300", "RTX-PRO-6000"),
-)
-"""Ray's names of NVIDIA's GPUs (ray.util.accelerators). It takes any other name that a machine declares."""
 # Public names of TPU slices count TensorCores on v4 and v5p (two a chip), and chips on v5e and v6e. Each size has the
 # topology that Google Cloud gives by default. Slices above v4-2048 are absent: Ray cannot reserve them.
 CORES_PER_CHIP = {"v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}

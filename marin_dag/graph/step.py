@@ -253,7 +253,6 @@ class Step(Generic[ResultT]):
         return OutputRef(self, is_growing=True)
 
     def folder(self, subpath: str) -> "OutputRef[Step[ResultT]]":
-        """Return one folder of this step's output as an input."""
         return OutputRef(self).folder(subpath)
 
     def fork(self, name: str, **changes: Any) -> "Step[ResultT]":
@@ -261,7 +260,6 @@ class Step(Generic[ResultT]):
         return self.forked(name, value_changes(changes), declared_by_caller())
 
     def forked(self, name: str, changes: Sequence[Change], declared: Declared | None = None) -> "Step[ResultT]":
-        """Return the fork that some changes make of this step."""
         return self._derived(name, "fork", changes, declared)
 
     def then(self, name: str, **changes: Any) -> "Step[ResultT]":
@@ -271,7 +269,6 @@ class Step(Generic[ResultT]):
     def then_from(
         self, start: "OutputRef[Step[ResultT]]", name: str, changes: dict[str, Any], declared: Declared
     ) -> "Step[ResultT]":
-        """Return a step that leaves this run at `start`."""
         if self.kind.continues is None:
             raise UserError(f"{self.name}: a {self.kind.name} step cannot be continued; use fork.")
         config_type: Any = self.kind.config_type

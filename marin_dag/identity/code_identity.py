@@ -21,7 +21,6 @@ class CodeIdentity:
     policy: Policy
     version: str | None
     packages: dict[str, str]
-    """Version of each third-party package that the kind names."""
     fingerprint: str
     definitions: dict[str, str]
     """Qualified name to hash, of every definition reached."""
@@ -54,7 +53,6 @@ def code_of(
 
 @cache
 def package_version(package: str, kind: str) -> str:
-    """Return the installed version of a package that a kind names."""
     import importlib.metadata  # slow, and few kinds name a package
 
     try:

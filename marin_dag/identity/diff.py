@@ -198,7 +198,6 @@ def config_fields(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def shown(node: Any) -> str:
-    """Return a canonical value as a user writes it."""
     match node:
         case ["model" | "dataclass" | "namedtuple", str(name), *fields]:
             return f"{name.rpartition('.')[2]}({', '.join(f'{key}={shown(item)}' for key, item in fields)})"

@@ -48,7 +48,6 @@ class Garbage(NamedTuple):
     """Label of the step, or the folder."""
     digest: str
     key: str
-    """Key of the record, for an output."""
     files: tuple[Entry, ...]
     labels: tuple[str, ...] = ()
     """Names that lead to the record."""

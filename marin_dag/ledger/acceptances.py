@@ -22,9 +22,7 @@ class Acceptance(BaseModel, frozen=True, extra="forbid"):
 
     event: Literal["accepted", "revoked"]
     digest: str
-    """Identity of the step."""
     name: str
-    """Label of the step when it was accepted."""
     old_code: str
     new_code: str
     definitions: tuple[str, ...]
@@ -42,7 +40,6 @@ class Acceptances:
         self._paths: dict[str, list[str]] | None = None
 
     def digests(self) -> tuple[str, ...]:
-        """Return the digests with entries."""
         return tuple(self._listed)
 
     def log(self, digest: str) -> list[Acceptance]:
@@ -88,7 +85,6 @@ class Acceptances:
         return ways
 
     def accept(self, digest: str, name: str, difference: CodeChanged, because: str) -> Acceptance:
-        """Make the two fingerprints of `difference` equivalent."""
         definitions = (*difference.changed, *difference.added, *difference.removed)
         return self._append(
             Acceptance(
@@ -105,7 +101,6 @@ class Acceptances:
         )
 
     def revoke(self, acceptance: Acceptance, because: str) -> Acceptance:
-        """Revoke an acceptance."""
         changes = {"event": "revoked", "author": user_name(), "because": because, "created": now()}
         return self._append(acceptance.model_copy(update=changes))
 
@@ -119,11 +114,7 @@ class Acceptances:
         return entry
 
     def read(self, path: str) -> Acceptance:
-        """Return the entry at `path`.
-
-        Raises:
-            StoreError: the file is not an entry.
-        """
+        """Return the entry at `path`; raise StoreError if the file is not an entry."""
         try:
             return Acceptance.model_validate_json(checked_body(self._store.read(path)))
         except (ChecksumError, ValidationError) as error:
@@ -135,7 +126,6 @@ class Acceptances:
 
 
 def require_reason(command: str, because: str) -> None:
-    """Raise UserError if the reason is empty."""
     if not because.strip():
         raise UserError(f'{command}: give the reason, for later readers: --because "…".')
 

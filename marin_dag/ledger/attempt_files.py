@@ -33,7 +33,6 @@ def step_name_in(entries: Sequence[Entry]) -> str:
 
 
 def by_attempt(entries: Iterable[Entry]) -> dict[Attempt, list[Entry]]:
-    """Return the files of each attempt."""
     found: dict[Attempt, list[Entry]] = {}
     for entry in entries:
         match = ATTEMPT.fullmatch(entry.path)

@@ -19,11 +19,7 @@ def checked_json(model: BaseModel) -> bytes:
 
 
 def checked_body(data: bytes) -> bytes:
-    """Return the JSON without its checksum.
-
-    Raises:
-        ChecksumError: the checksum is missing or differs.
-    """
+    """Return the JSON without its checksum; raise ChecksumError if the checksum is missing or differs."""
     found = CHECKSUM.search(data)
     if found is None:
         raise ChecksumError("it does not end with its checksum; cut short, edited, or written by another version")

@@ -33,7 +33,6 @@ def marked_as_forced(store: Store, key: str) -> Iterator[None]:
 
 
 def marked(store: Store) -> dict[str, set[str]]:
-    """Return the keys with each mark, by one listing."""
     found: dict[str, set[str]] = {"warned": set(), "forced": set()}
     for entry in store.list(MARKS):
         key, _, mark = entry.path.removeprefix(f"{MARKS}/").partition("/")

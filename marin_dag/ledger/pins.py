@@ -26,11 +26,9 @@ class Pins:
         self._store = store
 
     def pinned(self) -> frozenset[str]:
-        """Return every pinned key, by one listing."""
         return frozenset(entry.path.removeprefix(f"{PINS}/").removesuffix(".json") for entry in self._store.list(PINS))
 
     def all(self) -> list[Pin]:
-        """Return every pin, oldest first."""
         found = []
         for entry in self._store.list(PINS):
             try:
@@ -48,7 +46,6 @@ class Pins:
         return self._store.create(_path(key), pin.model_dump_json(indent=1).encode())
 
     def unpin(self, key: str, name: str) -> None:
-        """Remove the pin of `key`."""
         if key not in self.pinned():
             raise UserError(f"pin {name} --unpin: it is not pinned. `pin` without a step lists the pins.")
         self._store.delete(_path(key))

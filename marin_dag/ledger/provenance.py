@@ -21,8 +21,6 @@ DETACHED_FROM = "MARIN_DAG_DETACHED_FROM"
 """Environment variable of a detached driver: the `git_state` of the project, whose copy there has no repository."""
 RUN_NAME = "MARIN_DAG_RUN"
 """Environment variable of a detached driver: the name of its run."""
-UNTRACKED_FILES, UNTRACKED_BYTES = 1000, 64 * 2**20
-"""Limits on the untracked files that are read: a recipe is small, and outputs may lie beside it."""
 ENVIRONMENTS = "environments"
 LOCK_FILES = ("requirements.lock", "uv.lock", "pylock.toml", "poetry.lock")
 
@@ -41,7 +39,7 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     git_commit: str | None
     is_dirty: bool | None
     dirty_diff: str | None = None
-    """SHA-256 of `git diff HEAD` and of the untracked files; None for a clean tree, or without git."""
+    """SHA-256 of `git status` and `git diff HEAD`: of untracked files the names count. None for a clean tree."""
     lock: str | None = None
     """SHA-256 of the environment's lock file, if the repository has one."""
     argv: tuple[str, ...]
@@ -59,12 +57,10 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
 
 
 def now() -> str:
-    """Return the time in UTC as text."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def user_name() -> str:
-    """Return the name of the user."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without an entry for its user
@@ -100,36 +96,9 @@ def git_state(folder: Path) -> GitState:
     if commit is None:
         return GitState(None, None, None)
     changes = _git(folder, "status", "--porcelain")
-    return GitState(commit, None if changes is None else bool(changes), _digest_of_changes(folder) if changes else None)
-
-
-def _digest_of_changes(folder: Path) -> str | None:
-    """Return the digest of the diff and of the first `UNTRACKED_FILES` untracked files.
-
-    Of untracked files it covers paths and contents, beyond `UNTRACKED_BYTES` paths and sizes.
-    """
-    diff = _git(folder, "diff", "HEAD", "--binary")
-    root = _git(folder, "rev-parse", "--show-toplevel")
-    untracked = _git(Path(root), "ls-files", "--others", "--exclude-standard", "-z") if root is not None else None
-    if diff is None or root is None or untracked is None:
-        return None
-    digest = hashlib.sha256(diff.encode(errors="surrogateescape"))
-    names = sorted(name for name in untracked.split("\0") if name)
-    left = UNTRACKED_BYTES
-    for name in names[:UNTRACKED_FILES]:
-        path = Path(root, name)
-        try:
-            is_read = path.is_file() and path.stat().st_size <= left
-            data = path.read_bytes() if is_read else b""
-            size = path.lstat().st_size
-        except OSError:  # deleted meanwhile, or not readable
-            is_read, data, size = False, b"", 0
-        left -= len(data)
-        contents = hashlib.sha256(data).hexdigest() if is_read else f"{size} bytes"
-        digest.update(f"\0{name}\0{contents}".encode(errors="surrogateescape"))
-    if len(names) > UNTRACKED_FILES:
-        digest.update(f"\0{len(names)} files".encode())
-    return digest.hexdigest()
+    diff = _git(folder, "diff", "HEAD", "--binary") if changes else None
+    digest = None if diff is None else hashlib.sha256(f"{changes}\n{diff}".encode(errors="surrogateescape")).hexdigest()
+    return GitState(commit, None if changes is None else bool(changes), digest)
 
 
 def _lock_of(folder: Path) -> str | None:
@@ -164,7 +133,6 @@ def _keep_environment(store: Store) -> str:
 
 
 def environment_path(data: bytes) -> str:
-    """Return the path of an Environment with these bytes."""
     return f"{ENVIRONMENTS}/{hashlib.sha256(data).hexdigest()[:16]}.json"
 
 

@@ -101,7 +101,6 @@ class Records:
         return frozenset(key_at(entry.path) for entry in self.store.list(COMMITS))
 
     def find(self, key: str) -> Record | None:
-        """Return the record of `key`, or None."""
         try:
             data = self.store.read(record_path(key))
         except FileNotFoundError:
@@ -195,7 +194,6 @@ class Records:
         return {key: fingerprint for key, fingerprint in found.items() if key not in ambiguous}
 
     def label(self, name: str, key: str) -> None:
-        """Label `key` with `name`."""
         patiently(lambda: self.store.create(f"{LABELS}/{name}/{key}", b""))
 
     def labels(self) -> dict[str, list[str]]:
@@ -207,7 +205,6 @@ class Records:
         return found
 
     def names(self) -> dict[str, set[str]]:
-        """Return the names of each key, by one listing."""
         found: dict[str, set[str]] = {}
         for name, keys in self.labels().items():
             for key in keys:
@@ -219,11 +216,9 @@ class Records:
         return sorted(int(key_at(entry.path).rpartition("@")[2]) for entry in self.store.list(COMMITS, f"{digest}@"))
 
     def milestones(self, digest: str) -> dict[int, Record]:
-        """Return the committed milestones of a digest by step."""
         return {at: self.get(f"{digest}@{at}") for at in self.milestone_steps(digest)}
 
     def record_failure(self, failure: Failure) -> None:
-        """Write the failure of an attempt."""
         path = f"{FAILURES}/{failure.key}/{failure.attempt}.json"
         self.store.create(path, failure.model_dump_json(indent=1).encode())
 

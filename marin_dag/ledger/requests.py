@@ -19,7 +19,6 @@ from marin_dag.store.redact import redact
 from marin_dag.store.store import Store
 
 REQUESTS = "requests"
-"""Folder of the requests below a prefix."""
 REPLY = ".reply.json"
 MAX_REASON_LENGTH = 1000
 STOP, PUBLISH, END = "stop", "publish", "end"
@@ -34,10 +33,8 @@ class Request(BaseModel, frozen=True, extra="ignore"):
     """Unique within the step; sorts by time."""
     digest: str
     name: str
-    """Name of the step in the sender's graph."""
     action: str
     milestone: int | None = None
-    """The milestone that the action is about."""
     author: str
     reason: str = ""
     sent: str
@@ -118,7 +115,6 @@ class Requests:
         return frozenset(entry.path.split("/")[1] for entry in self._store.list(REQUESTS))
 
     def ids(self) -> frozenset[str]:
-        """Return the ids of all requests to all steps."""
         return frozenset(_id(path) for path in self._paths())
 
     def replied(self, digest: str) -> frozenset[str]:

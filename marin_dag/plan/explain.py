@@ -13,15 +13,7 @@ from marin_dag.ledger.source_archive import SourceDiffs
 from marin_dag.plan.causes import Causes, Siblings
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import PlannedStep, Verdict
-from marin_dag.plan.reasons import (
-    Changed,
-    Drifted,
-    Reason,
-    Running,
-    render_changed,
-    render_difference,
-    short_key,
-)
+from marin_dag.plan.reasons import Changed, Drifted, Reason, Running, render_changed, render_difference, short_key
 from marin_dag.quantities import counted
 from marin_dag.store.store import Store
 
@@ -32,7 +24,6 @@ MAX_SHOWN = 6
 
 
 def explain(plan: Plan, name: str, store: Store) -> str:
-    """Return the text that `why` prints."""
     return "\n".join(_lines(plan, plan[name], store))
 
 
@@ -110,12 +101,10 @@ class Side(NamedTuple):
 
 
 def of_step(step: Step[Any]) -> Side:
-    """Return a step with its present code and config."""
     return Side(step.name, "now", step.key, step.identity)
 
 
 def of_record(record: Record) -> Side:
-    """Return the identity that an output was made from."""
     return Side(record.name, f"made {record.provenance.finished}", record.key, record.identity)
 
 

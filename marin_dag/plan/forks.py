@@ -63,7 +63,6 @@ class Forks:
         self.folder = f"{NAMES}/{pipeline}@{variant}" if variant else f"{NAMES}/{pipeline}"
 
     def all(self) -> tuple[Fork, ...]:
-        """Return every fork, oldest first."""
         return tuple(sorted(self._kept(self._paths()), key=lambda fork: (fork.created, fork.name)))
 
     def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
@@ -110,7 +109,6 @@ class Forks:
         return fork
 
     def drop(self, name: str) -> Fork:
-        """Forget a fork; its outputs stay in the store."""
         paths = {path.removeprefix(f"{self.folder}/").removesuffix(".json"): path for path in self._paths()}
         if name not in paths:
             kept = ", ".join(paths) or "none"

@@ -25,5 +25,4 @@ Lint = Callable[[Graph], Mapping[str, Sequence[LintWarning]]]
 
 
 def no_lint(graph: Graph) -> Mapping[str, Sequence[LintWarning]]:
-    """Return no warnings."""
     return {}

@@ -28,7 +28,6 @@ class MilestoneMissing(Reason):
 
     wanted: int
     nearest: int | None
-    """The nearest published milestone."""
     field: str = ""
     """The input that needs the milestone; "" for the step's own end."""
     saved: int | None = None
@@ -121,7 +120,6 @@ Lost = MilestoneMissing | MilestoneOutsideRun
 
 
 def wanted_milestones(steps: Iterable[Step[Any]]) -> WantedMilestones:
-    """Return the milestones at which `steps` start or end."""
     wanted: dict[str, set[int]] = defaultdict(set)
     for step in steps:
         if step.until is not None:
@@ -202,7 +200,6 @@ class LeftBehind:
         self._files: dict[str, list[str]] = {}
 
     def of(self, digest: str) -> list[str]:
-        """Return the files, relative to the work folder."""
         if digest not in self._attempted:
             return []
         if digest not in self._files:

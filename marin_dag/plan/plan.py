@@ -18,12 +18,7 @@ from marin_dag.ledger.work_files import standing_failures, work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes, Siblings
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, undecided, with_fix
-from marin_dag.plan.milestones import (
-    LostMilestones,
-    MilestoneMissing,
-    WantedMilestones,
-    wanted_milestones,
-)
+from marin_dag.plan.milestones import LostMilestones, MilestoneMissing, WantedMilestones, wanted_milestones
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
 from marin_dag.plan.reasons import (
     Accepted,
@@ -69,7 +64,6 @@ class Plan:
 
     @property
     def will_run(self) -> tuple[PlannedStep, ...]:
-        """The steps that would run, in order."""
         return tuple(planned for planned in self.steps if planned.will_run)
 
     @property
@@ -113,12 +107,10 @@ class Plan:
 
     @functools.cached_property
     def undecided(self) -> dict[str, ValueError]:
-        """The errors behind the open questions."""
         return undecided(planned.step for planned in self.will_run)
 
     @property
     def cost(self) -> Cost:
-        """Sum over the steps that would run."""
         return sum((planned.cost for planned in self.will_run), Cost())
 
     @property

@@ -53,5 +53,4 @@ class PlannedStep:
 
     @property
     def name(self) -> str:
-        """Name of the step."""
         return self.step.name

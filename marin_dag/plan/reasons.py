@@ -143,7 +143,6 @@ class OfAttempt(Reason):
 
     @property
     def where(self) -> str:
-        """Host, process and start of the attempt."""
         return f"{self.host or 'another machine'} (pid {self.pid}) since {self.since}"
 
 
@@ -297,7 +296,6 @@ def render_changed(steps: tuple[str, ...], difference: Difference) -> str:
 
 
 def render_difference(difference: Difference) -> str:
-    """Return one line for one difference."""
     match difference:
         case FieldChanged():
             return f"{difference.field}: {difference.old} -> {difference.new}"

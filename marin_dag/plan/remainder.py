@@ -57,10 +57,7 @@ def with_remainders(
 
 
 def _with_remainder(
-    planned: PlannedStep,
-    left_behind: LeftBehind,
-    milestones: Mapping[str, Sequence[int]],
-    earlier: PlannedStep | None,
+    planned: PlannedStep, left_behind: LeftBehind, milestones: Mapping[str, Sequence[int]], earlier: PlannedStep | None
 ) -> PlannedStep:
     if _is_forced(planned):  # it uses nothing that exists
         return dataclasses.replace(planned, cost=whole_cost(planned.step))

@@ -6,13 +6,11 @@ from typing import NamedTuple
 
 from marin_dag.errors import listed
 from marin_dag.graph.cost import Cost
-from marin_dag.graph.resources import RAYS_GPUS, Gpu
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.plan.reasons import render_all, render_changed
 from marin_dag.plan.remainder import whole_cost
 from marin_dag.quantities import counted, in_bytes, in_short
-from marin_dag.values.changes import nearest
 
 GROUP_FROM = 3
 PIPE_WIDTH = 100
@@ -86,7 +84,7 @@ def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, ev
         cost = f"  {_cost(row.cost):>{costs}}" if costs else ""
         lines.append(f"{row.name:<{names}}  {painted}  {reasons[0]:<{rest if cost.strip() else 0}}{cost}".rstrip())
         lines.extend(f"{'':<{names + 12}}{text}" for text in reasons[1:])
-    below = (*_totals(plan), *_unknown_gpus(plan), *_open_questions(plan), *_opaque(plan), *uncovered_lines(plan))
+    below = (*_totals(plan), *_open_questions(plan), *_opaque(plan), *uncovered_lines(plan))
     return "\n".join([*lines, *_roots(plan), "", *below])
 
 
@@ -130,17 +128,6 @@ def _totals(plan: Plan) -> Iterator[str]:
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
     if plan.saved.tokens:
         yield f"Not repeated: {in_short(plan.saved.tokens)} tokens of runs that continue from where they are."
-
-
-def _unknown_gpus(plan: Plan) -> Iterator[str]:
-    """Yield a warning for each GPU name that Ray gives to no GPU: unless the cluster declares it, the step waits."""
-    asked = ((planned.name, planned.step.resources) for planned in plan.will_run)
-    names = {gpu.kind: name for name, gpu in asked if isinstance(gpu, Gpu) and gpu.kind not in RAYS_GPUS}
-    for kind, name in names.items():
-        yield (
-            f"\n{name}: Ray calls no NVIDIA GPU {kind!r}.{nearest(kind.upper(), RAYS_GPUS)} Unless a machine of the "
-            "cluster declares this name itself, the step waits forever."
-        )
 
 
 def _open_questions(plan: Plan) -> Iterator[str]:

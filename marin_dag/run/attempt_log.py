@@ -25,7 +25,6 @@ STANDARD_OUTPUT = 1
 FREED_BYTES = 1 << 20
 """Captured output is deleted from the disk in pieces of this size when it is passed on."""
 CHILD_OUTPUT_SECONDS = 0.2
-"""The interval at which output of child processes is read."""
 
 
 def step_logger(name: str) -> logging.Logger:
@@ -91,11 +90,7 @@ class AttemptLog(io.TextIOBase):
         What they write to standard error below Python stays there, and is redacted until this process ends.
         """
         redact_standard_error()
-        with (
-            contextlib.redirect_stdout(self),
-            contextlib.redirect_stderr(self),
-            child_output(self._write_child_output),
-        ):
+        with contextlib.redirect_stdout(self), contextlib.redirect_stderr(self), child_output(self._write_child_output):
             yield
 
     def write(self, text: str) -> int:

@@ -96,7 +96,6 @@ class Run:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether the user asked the driver to stop."""
         return self._num_interrupts > 0
 
     def run(self) -> int:

@@ -26,11 +26,9 @@ pass_on({source}, 1, json.load(sys.stdin))
 """
 
 _original_error: int | None = None
-"""Where standard error led before it was redacted."""
 _hidden: tuple[str, ...] | None = None
 """The secrets that the present filter knows."""
 filters: "dict[subprocess.Popen[bytes], threading.Thread]" = {}
-"""The filters that run, with the threads that watch them."""
 
 
 def redact_standard_error() -> None:

@@ -10,7 +10,6 @@ from marin_dag.store.store import explain_os_error, limit_met
 
 
 def failure_of(task: Task, error: BaseException) -> Failure:
-    """Return `error` as the record of a failed attempt."""
     explained, limit = None, limit_met(error)
     if limit is not None:
         explained = explain_os_error(limit, str(limit.filename or attempt_path(task.name, task.digest, task.attempt)))

@@ -86,11 +86,9 @@ class Frontier:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing runs and nothing waits."""
         return not self._num_unfinished
 
     def move(self, node: Node, state: State) -> None:
-        """Give a node its next state."""
         before, node.state = node.state, state
         self._num_unfinished += (before in ENDED) - (state in ENDED)
         key = node.step.key
@@ -105,7 +103,6 @@ class Frontier:
             self._suspects += [reader for keys, reader in readers if keys[0] not in self.committed]
 
     def commit(self, key: str) -> None:
-        """Note that `key` has a record."""
         if key in self.committed:
             return
         self.committed.add(key)
@@ -238,7 +235,6 @@ def _unmade(item: OutputRef[Step[Any]]) -> str:
 
 
 def _publishing(item: OutputRef[Step[Any]]) -> str:
-    """Return the options that publish a milestone."""
     step = item.step
     if item.milestone is None or step.kind.stop_field is None:
         return ""

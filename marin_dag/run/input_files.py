@@ -40,7 +40,6 @@ class InputOutput(NamedTuple):
 
 
 def inputs_in(config: object) -> list[Input[Any]]:
-    """Return the bound inputs of a config."""
     return [item for _, item in references_in(config) if isinstance(item, Input)]
 
 
@@ -78,7 +77,6 @@ class _Watched:
             self.damage[path] = f"{url} {found.what}"
 
     def error(self) -> DamagedInputError:
-        """Return the error for the damaged files."""
         name, paths = self.output.name, sorted(self.damage)
         more = f" (and {len(paths) - 1} more files)" if len(paths) > 1 else ""
         return DamagedInputError(
@@ -125,7 +123,6 @@ class InputFiles:
             _active.remove(self)
 
     def add(self, outputs: Iterable[InputOutput]) -> None:
-        """Watch more outputs."""
         for output in outputs:
             url = self._store.url(output.folder)
             watched = _Watched(self._store, output)
@@ -133,7 +130,6 @@ class InputFiles:
                 self.watched.setdefault(spelling, watched)
 
     def add_inputs(self, inputs: Iterable[Input[Any]]) -> None:
-        """Watch the outputs of bound inputs."""
         for item in inputs:
             path = item.path.removesuffix(f"/{item.subpath}") if item.subpath else item.path
             self.add([InputOutput(item.record_key, item.name, path.removeprefix(f"{self._store.prefix}/"))])

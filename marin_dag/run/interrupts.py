@@ -75,5 +75,4 @@ def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Itera
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, as Ctrl-C does."""
     raise KeyboardInterrupt

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,7 +17,6 @@ BAR_CELLS, NARROW_BAR_CELLS, ROOMY_COLUMNS = 20, 6, 130
 
 
 def display_for(stream_is_terminal: bool | None = None) -> "LineDisplay":
-    """Return the display that suits standard output."""
     is_terminal = sys.stdout.isatty() if stream_is_terminal is None else stream_is_terminal
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     if is_terminal:
@@ -59,9 +57,7 @@ class LineDisplay:
     def __enter__(self) -> object:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Show nothing more; a table stays as it is."""
 
     def begin(self, names: Sequence[str]) -> None:
@@ -77,7 +73,6 @@ class LineDisplay:
         self._print(self._errors, text)
 
     def event(self, name: str, what: str, detail: str) -> None:
-        """Show that something happened to a step."""
         if what == "started":
             self._paces[name] = Pace()
         if what in ("queued", "blocked"):
@@ -89,7 +84,6 @@ class LineDisplay:
         self._line(name, f"{what}{of_all}", detail)
 
     def progress(self, name: str, progress: Progress) -> None:
-        """Show the progress of a step."""
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
         if now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS:
@@ -121,9 +115,7 @@ class TableDisplay(LineDisplay):
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
     def event(self, name: str, what: str, detail: str) -> None:
@@ -168,7 +160,6 @@ class TableDisplay(LineDisplay):
 
 
 def bar(progress: Progress, width: int) -> str:
-    """Return a bar of block characters."""
     num_full = round(progress.share * width)
     return "█" * num_full + "░" * (width - num_full)
 

@@ -11,7 +11,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,7 +27,6 @@ SCHEMA = "marin_dag.notification/1"
 SLACK_HOST = "hooks.slack.com"
 TIMEOUT_SECONDS = 10.0
 PAUSES_SECONDS = (1.0, 5.0)
-"""Pauses before the second and the third try."""
 CLOSE_SECONDS = 30.0
 """Longest wait for unsent notifications at the end of a run."""
 ALARMS = "alarms"
@@ -95,7 +93,6 @@ class Notifier:
         self._unsent.put(json.dumps(body).encode())
 
     def close(self) -> None:
-        """Wait a while until everything is sent."""
         self._unsent.put(None)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
@@ -149,17 +146,8 @@ class NotifyingDisplay:
             self._notifier.send("failed", None, f"the driver ended: {first_lines(error)}")
         self._notifier.close()
 
-    def begin(self, names: Sequence[str]) -> None:
-        """See `LineDisplay`."""
-        self._display.begin(names)
-
-    def say(self, text: str) -> None:
-        """See `LineDisplay`."""
-        self._display.say(text)
-
-    def complain(self, text: str) -> None:
-        """See `LineDisplay`."""
-        self._display.complain(text)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._display, name)  # what sends nothing: begin, say, complain
 
     def event(self, name: str, what: str, detail: str) -> None:
         """See `LineDisplay`; send the end of a step that did not succeed."""
@@ -172,7 +160,6 @@ class NotifyingDisplay:
             self._notifier.send(what, name, detail)
 
     def progress(self, name: str, progress: Progress) -> None:
-        """See `LineDisplay`; send new alarms."""
         self._display.progress(name, progress)
         num_alarms = int(progress.figures.get(ALARMS, 0))
         before = self._num_alarms.get(name, 0)

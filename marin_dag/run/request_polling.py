@@ -67,7 +67,6 @@ class AttemptRequests(_Polling):
         self._thread: threading.Thread | None = None
 
     def stop(self) -> Request | None:
-        """Return the oldest request to stop."""
         return next((request for request in self._polled() if request.action == STOP), None)
 
     def others(self) -> Sequence[Request]:

@@ -36,7 +36,6 @@ def preemption(outcome: Outcome) -> Failure:
 
 
 def headline(failure: Failure) -> str:
-    """Return the error in one line."""
     return f"{failure.error_type}: {failure.error.splitlines()[0] if failure.error else ''}"
 
 

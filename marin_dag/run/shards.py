@@ -56,7 +56,6 @@ class ShardCall:
     closure: Closure
     """The code as the attempt saw it; a worker may import a later version."""
     inputs: tuple[InputOutput, ...]
-    """The outputs that the step reads."""
     attempt_began: float
     """Seconds since 1970."""
 

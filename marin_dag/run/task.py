@@ -43,7 +43,6 @@ class Task:
 
     @property
     def key(self) -> str:
-        """Key of the record that the attempt creates."""
         return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
 
 
@@ -93,7 +92,6 @@ class Outcome:
 
     @property
     def kept(self) -> str:
-        """Text about the work of an attempt that stopped."""
         kept = "a forced step starts again from the beginning" if self.task.is_forced else "its work is kept"
         return f"{kept}: {self.stopped_at}" if self.stopped_at else kept
 

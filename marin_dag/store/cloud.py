@@ -28,7 +28,6 @@ class CloudStore(Store):
 
     max_records_checked = 512
     service: ClassVar[str]
-    """Name of the service in errors."""
     way_there: ClassVar[str]
     """Things for the user to check when the service cannot be reached."""
 

@@ -34,7 +34,6 @@ SLOWEST_BYTES_PER_SECOND = 100_000
 """A large upload may be silent for as long as it takes at this rate."""
 CREATE_ATTEMPTS = 3
 BLOCK_IN_BYTES = 8 << 20
-"""Size of the requests of an open file."""
 NO_BUCKET_REQUESTS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """Environment variable: Google's client asks for the bucket after each 404, for traces that nothing here collects."""
 DAMAGED_UPLOAD = re.compile(r"(crc32c|md5|checksum|hash).*(match|mismatch)", re.IGNORECASE)

@@ -14,7 +14,6 @@ import os
 import re
 import urllib.parse
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import IO, Any
 
 from marin_dag.errors import UserError
@@ -125,7 +124,6 @@ def remember_secrets(config: object) -> None:
 
 
 def redact_document(document: Any) -> Any:
-    """Return JSON data with every text redacted."""
     return _mapped(document, redact)
 
 
@@ -175,9 +173,7 @@ class RedactingStream:
     def __enter__(self) -> "RedactingStream":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._lines.close()
         self._stream.flush()
 
@@ -187,11 +183,9 @@ class RedactingStream:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the complete lines."""
         self._stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write each text."""
         for line in lines:
             self.write(line)
 
@@ -207,7 +201,6 @@ class LinesWithoutSecrets:
         self._incomplete: list[str] = []
 
     def write(self, text: str) -> None:
-        """Add a piece of text."""
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
         if end:
             self._incomplete.append(text[:end])
@@ -216,7 +209,6 @@ class LinesWithoutSecrets:
             self._incomplete.append(text[end:])
 
     def close(self) -> None:
-        """Write the incomplete line."""
         text, self._incomplete = "".join(self._incomplete), []
         if text:
             self._write(redact(text))

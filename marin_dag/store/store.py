@@ -13,8 +13,7 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import IO, ClassVar, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.store.retry import OS_ERROR_CODE, TRANSIENT_NUMBERS
@@ -31,13 +30,6 @@ class StoreError(UserError):
     def __init__(self, message: str, *, is_transient: bool = False) -> None:
         super().__init__(message)
         self.is_transient = is_transient
-
-    def __reduce__(self) -> tuple[Any, ...]:  # keeps the flag when a worker process sends the error
-        return _rebuild_store_error, (str(self), self.is_transient)
-
-
-def _rebuild_store_error(message: str, is_transient: bool) -> StoreError:
-    return StoreError(message, is_transient=is_transient)
 
 
 class Entry(NamedTuple):
@@ -70,7 +62,6 @@ class ExplainedFile:
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """Return the offset."""
         return self._file.tell()
 
     def close(self) -> None:
@@ -81,9 +72,7 @@ class ExplainedFile:
     def __enter__(self) -> "ExplainedFile":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -150,9 +139,8 @@ class Store(ABC):
         """Write as `write` does, block by block. If `blocks` raises, `path` stays as it was."""
         self.write(path, b"".join(blocks))
 
-    def sweep(self, folder: str, *, older_than_seconds: float = 0.0) -> int:
-        """Delete temporary files of this age that killed writers left below `folder`; return their number."""
-        return 0
+    def sweep(self, folder: str) -> None:  # noqa: B027 -- a bucket has no temporary files
+        """Delete temporary files that killed writers left below `folder`."""
 
     def can_copy_from(self, other: "Store") -> bool:
         """Return whether `copy_from` works for `other`: a store of the same cloud, which knows checksums."""
@@ -184,7 +172,6 @@ class Store(ABC):
         return f"{self.delete_tool} {shlex.quote(self.url(path))}"
 
     def url(self, path: str) -> str:
-        """Return the URL of `path`."""
         return f"{self.prefix}/{checked(path)}" if path else self.prefix
 
 

@@ -124,7 +124,6 @@ def class_named(name: str) -> type | None:
 
 
 def stop_field(config_type: type[BaseModel]) -> str | None:
-    """Return the name of the one `StopAt` field of a config, if any."""
     found = [name for name, marks in markers(config_type).items() if any(isinstance(m, StopField) for m in marks)]
     if len(found) > 1:
         raise TypeError(f"{config_type.__qualname__}: {' and '.join(found)} are all StopAt; keep one.")
@@ -133,7 +132,6 @@ def stop_field(config_type: type[BaseModel]) -> str | None:
 
 @cache
 def once_fields(config_type: type[BaseModel]) -> dict[str, Any]:
-    """Return the `Once` fields and their defaults."""
     defaults = {}
     for name, marks in markers(config_type).items():
         if any(isinstance(m, OnceField) for m in marks):

@@ -90,7 +90,6 @@ class Slice:
 
     @property
     def topology(self) -> str:
-        """Name of the slice to the compiler."""
         if self.generation.platform == "gpu":
             return f"1x{self.num_hosts}x{self.num_chips // self.num_hosts}"
         return f"{self.generation.name}:{'x'.join(map(str, self.sizes))}"

@@ -186,7 +186,6 @@ class _Walk:
         )
 
     def _members(self, instruction: Instruction) -> list[int]:
-        """Return the devices of the first group."""
         rest = instruction.attributes
         if (pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", rest)) is not None:
             return [int(pairs[1]), int(pairs[2])]

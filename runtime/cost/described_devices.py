@@ -19,7 +19,6 @@ CUDA_RUNTIME, CUDNN = "major: 12 minor: 9 patch: 0", "major: 9 minor: 10 patch: 
 
 class _Board(NamedTuple):
     name: str
-    """The driver's name."""
     compute_capability: int
     num_processors: int
     shared_memory_in_bytes: int

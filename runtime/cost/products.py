@@ -27,7 +27,6 @@ class Products(NamedTuple):
     """`min` or `max`."""
 
     def flops_within(self, computation: str) -> int:
-        """Return the FLOPs of one run of a computation."""
         return sum(self.flops_of(computation, item) for item in self.program.computations[computation].values())
 
     def flops_of(self, computation: str, instruction: Instruction) -> int:

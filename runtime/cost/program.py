@@ -37,7 +37,6 @@ class Instruction:
 
     @cached_property
     def operands(self) -> list[str]:
-        """Names of its operands, in order."""
         return _NAME.findall(self.rest[: self._end_of_operands])
 
     @cached_property
@@ -47,7 +46,6 @@ class Instruction:
 
     @cached_property
     def attributes(self) -> str:
-        """The text after the operands."""
         return self.rest[self._end_of_operands :]
 
     @cached_property
@@ -110,11 +108,7 @@ class Program(NamedTuple):
 
     @staticmethod
     def read(text: str) -> "Program":
-        """Read the text of a compiled program.
-
-        Raises:
-            ValueError: it is not the text of a whole program.
-        """
+        """Read the text of a compiled program; raise ValueError if it is not the text of a whole program."""
         computations: dict[str, dict[str, Instruction]] = {}
         name = entry = ""
         for line in text.splitlines():

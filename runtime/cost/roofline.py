@@ -74,7 +74,6 @@ class Roofline:
 
 
 def flops_of(request: Request) -> Flops:
-    """Return the FLOPs of the request's step."""
     model, sequence = request.model, request.sequence_length
     tokens = request.global_batch_size * sequence
     attention = 2 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * sequence

@@ -45,7 +45,6 @@ class Activity:
             raise ActivityStoppedError("the reader of these batches has gone")
 
     def stop(self) -> None:
-        """End a `sleep` of the thread."""
         self._stopped.set()
 
     def _turn_to(self, cause: Cause | None) -> None:

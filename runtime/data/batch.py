@@ -29,12 +29,10 @@ class DataPosition:
     """State of a mixing policy that learns."""
 
     def to_json(self) -> dict:
-        """Return the position as JSON data; `from_json` is the inverse."""
         return {**vars(self), "mixer": None if self.mixer is None else self.mixer.to_json()}
 
     @classmethod
     def from_json(cls, document: Mapping) -> "DataPosition":
-        """Return the position that `to_json` wrote."""
         state = document["mixer"]
         return cls(**{**document, "mixer": None if state is None else MixerState.from_json(state)})
 

@@ -149,7 +149,6 @@ class TokenCache:
         return cache
 
     def read(self, start: int, length: int) -> Integer[np.ndarray, "length"]:
-        """Return `length` tokens from position `start` on."""
         return self.read_windows(np.array([start], np.int64), length)[0]
 
     def read_windows(self, starts: Int64[np.ndarray, "n"], length: int) -> Integer[np.ndarray, "n length"]:
@@ -186,7 +185,6 @@ class TokenCache:
     def _read_remote(
         self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
     ) -> Integer[np.ndarray, "sum_of_lengths"]:
-        """Read all spans at once through TensorStore."""
         tokens = np.empty(int(lengths.sum()), self.format.dtype)
         pending = []
         filled = 0

@@ -116,7 +116,6 @@ class Tally:
             self.add(counts, written)
 
     def add(self, shard: ShardCounts, written: ShardWritten) -> None:
-        """Add a shard and what it should hold."""
         for name in NUMBERS:
             self._sums[name] += getattr(shard, name)
         self.unencoded += shard.unencoded[: NAMED_SHARDS - len(self.unencoded)]
@@ -132,7 +131,6 @@ class Tally:
 
     @property
     def total(self) -> ShardCounts:
-        """Sums over all shards."""
         return ShardCounts(unencoded=self.unencoded, **self._sums)  # type: ignore[arg-type]
 
 

@@ -122,13 +122,7 @@ class Loader:
         found = self._order.locate(*self._sampler.rows_of([counts], consumed, step))
         return found, LoadedBatch(*self._order.read(found), found.source_index)
 
-    def skip_batches(
-        self,
-        position: DataPosition,
-        step: int,
-        global_batch_size: int,
-        num_batches: int,
-    ) -> DataPosition:
+    def skip_batches(self, position: DataPosition, step: int, global_batch_size: int, num_batches: int) -> DataPosition:
         """Return the position after skipping batches, each drawn as the batch of `step`; read nothing.
 
         Skipped batches count for carry, epochs and limits of epochs. A policy that learns does not learn from them: its

@@ -71,5 +71,4 @@ class MixtureSchedule:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Every source that some segment names, sorted."""
         return tuple(sorted({source for segment in self.segments for source in segment.weights}))

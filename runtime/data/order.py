@@ -49,7 +49,6 @@ class DataOrder:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every cache is finished."""
         return all(each.source.is_whole for each in self._sources)
 
     def num_sequences(self, identity: str) -> int:
@@ -72,7 +71,6 @@ class DataOrder:
         return RowLocations(source_index, blocks, places, starts + places * self.sequence_length, data_epochs)
 
     def read(self, rows: RowLocations) -> tuple[Int32[np.ndarray, "rows sequence"], Int32[np.ndarray, "rows sequence"]]:
-        """Return tokens and segment ids of rows."""
         tokens = np.empty((len(rows.starts), self.sequence_length), np.int32)
         segment_ids = np.empty_like(tokens)
         for index in np.unique(rows.source_index).tolist():

@@ -4,7 +4,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from runtime.data.activity import Activity, watch
@@ -80,9 +79,7 @@ class Prefetch(Generic[Item]):
     def __enter__(self) -> "Prefetch[Item]":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _fill(self, source: Iterator[Item]) -> None:

@@ -21,12 +21,7 @@ class SourceSampler:
     """Draws by source, from the mixture and its policy, without places of rows. Identities name the sources."""
 
     def __init__(
-        self,
-        order: DataOrder,
-        identities: Mapping[str, str],
-        mixture: MixtureSchedule,
-        *,
-        policy: Policy,
+        self, order: DataOrder, identities: Mapping[str, str], mixture: MixtureSchedule, *, policy: Policy
     ) -> None:
         """Map the names of `mixture` by `identities`.
 
@@ -44,11 +39,7 @@ class SourceSampler:
         self._max_epochs = {identities[name]: epochs for name, epochs in max_epochs.items()}
 
     def rows(
-        self,
-        position: DataPosition,
-        steps: range,
-        global_batch_size: int,
-        feedback: Callable[[int], BySource] | None,
+        self, position: DataPosition, steps: range, global_batch_size: int, feedback: Callable[[int], BySource] | None
     ) -> tuple[Int32[np.ndarray, "rows"], Int64[np.ndarray, "rows"], list[DataPosition]]:
         """Return the source of each row and the number of its draw, batch after batch, and the position after each."""
         counts, positions, here = [], [], position
@@ -79,11 +70,7 @@ class SourceSampler:
         return source_index, draws
 
     def _draw(
-        self,
-        position: DataPosition,
-        step: int,
-        global_batch_size: int,
-        feedback: Callable[[int], BySource] | None,
+        self, position: DataPosition, step: int, global_batch_size: int, feedback: Callable[[int], BySource] | None
     ) -> tuple[dict[str, int], DataPosition]:
         """Return the sequences of each source in the batch after `step` updates, and the position after it."""
 

@@ -37,12 +37,10 @@ class SplitShard:
     counts: ShardCounts
 
     def to_json(self) -> dict:
-        """Return the result as JSON data; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: dict) -> "SplitShard":
-        """Return the result that `to_json` wrote."""
         train, validation = (ShardRecord(**document[split]) for split in SPLITS)
         return cls(train, validation, ShardCounts(**document["counts"]))
 

@@ -52,7 +52,6 @@ class Curves(NamedTuple):
     sparse: SparseCurves = SparseCurves([], {})
 
     def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Yield each update with its finite figures."""
         names = list(self.figures)
         for first in range(0, len(self.step), ROWS_TOGETHER):
             part = slice(first, first + ROWS_TOGETHER)

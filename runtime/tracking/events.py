@@ -12,7 +12,6 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import fsspec
@@ -44,7 +43,6 @@ def is_of_first_host(path: str) -> bool:
 
 
 def is_part_of_first_host(path: str) -> bool:
-    """Return whether `path` is a part of the first host's log."""
     return path.endswith(".jsonl") and _OTHER_HOST.search(path) is None
 
 
@@ -75,15 +73,12 @@ class EventLog:
         self._log.add(json.dumps(event, default=str) + "\n")
 
     def close(self) -> None:
-        """Write the lines that are left."""
         self._log.close()
 
     def __enter__(self) -> "EventLog":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

@@ -65,11 +65,9 @@ class MetricsTable(BlockedTable):
 
     @property
     def skipped_steps(self) -> list[int]:
-        """Steps whose update was skipped."""
         return list(itertools.compress(self._columns["step"], self._columns["is_skipped"]))
 
     def rows_to_parquet(self, rows: slice) -> bytes:
-        """See `BlockedTable`."""
         return to_parquet(pa.table({name: pa.array(column.to_numpy(rows)) for name, column in self._columns.items()}))
 
     @classmethod

@@ -38,13 +38,11 @@ class Tensor(NamedTuple):
 
 
 def part_name(tensor: str, layer: int) -> str:
-    """Return the name of one layer of a stacked tensor."""
     stack, _, name = tensor.partition(".")
     return f"{stack}.{layer}.{name}"
 
 
 def layer_of(part: str) -> int | None:
-    """Return the layer of a part, if it has one."""
     words = part.split(".")
     return int(words[1]) if len(words) > 2 and words[1].isdigit() else None
 

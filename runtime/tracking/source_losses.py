@@ -24,7 +24,6 @@ class SourceLosses(NamedTuple):
     step: int
     """Finished updates, including this one."""
     source: str
-    """Name of the source in the mixture."""
     identity: str
     """Digest of the step that made its token cache."""
     share: float
@@ -62,7 +61,6 @@ class SourceLossesTable(BlockedTable):
 
     @property
     def last_step(self) -> int:
-        """Finished updates in the table."""
         return self._columns["step"][-1] if len(self) else 0
 
     def append(self, rows: Iterable[SourceLosses]) -> None:
@@ -98,13 +96,11 @@ class SourceLossesTable(BlockedTable):
         return total
 
     def copy(self) -> Self:
-        """See `BlockedTable`."""
         table = super().copy()
         table._sources, table._number_of = list(self._sources), dict(self._number_of)
         return table
 
     def rows_to_parquet(self, rows: slice) -> bytes:
-        """See `BlockedTable`."""
         columns = {name: column.to_numpy(rows) for name, column in self._columns.items()}
         pairs = columns.pop("source")
         arrays = {name: pa.array(numbers) for name, numbers in columns.items()}

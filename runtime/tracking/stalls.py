@@ -18,7 +18,6 @@ class Stall:
     step: int
     """Updates finished before it."""
     cause: str
-    """The cause of most of it."""
     seconds: float
 
 
@@ -38,12 +37,10 @@ class DataStalls:
 
     @property
     def share(self) -> float:
-        """Share of the time in the loop."""
         return self.waited_seconds / self.seconds if self.seconds else 0.0
 
     @property
     def stalls_by_cause(self) -> dict[str, tuple[int, float]]:
-        """Number and seconds of the stalls."""
         found: dict[str, tuple[int, float]] = {}
         for stall in self.stalls:
             number, seconds = found.get(stall.cause, (0, 0.0))

@@ -171,7 +171,6 @@ class ChunkedArray:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The content of `zarr.json`."""
         return {
             "zarr_format": 3,
             "node_type": "array",

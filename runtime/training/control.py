@@ -59,7 +59,6 @@ class Decision(NamedTuple):
 
     action: Action
     step: int = 0
-    """The step to publish."""
     requests: tuple[Request, ...] = ()
     """Requests to this host that the decision carries out."""
 

@@ -40,7 +40,6 @@ def begin_digests(params: object) -> dict[str, Array]:
 
 
 def finish_digests(started: dict[str, Array]) -> Digests:
-    """Wait for the computation that `begin_digests` started."""
     words = {name: np.asarray(jax.device_get(lanes)) for name, lanes in started.items()}
     tensors = {name: "".join(f"{lane:08x}" for lane in lanes.tolist()) for name, lanes in words.items()}
     lines = "".join(f"{name} {digest}\n" for name, digest in sorted(tensors.items()))

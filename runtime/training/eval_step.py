@@ -52,12 +52,7 @@ def build_eval_step(
 
 
 def eval_program(
-    config: ModelConfig,
-    mesh: Mesh,
-    *,
-    attention_kernel: str,
-    loss_kernel: str,
-    compute_dtype: jax.typing.DTypeLike,
+    config: ModelConfig, mesh: Mesh, *, attention_kernel: str, loss_kernel: str, compute_dtype: jax.typing.DTypeLike
 ) -> Callable:
     """Return the program of `build_eval_step`, with arguments parameters, tokens, segment ids, rotary frequencies."""
     check_placement(config, mesh)

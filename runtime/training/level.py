@@ -112,7 +112,6 @@ def _centred(num_fitted: int, length: int) -> Losses:
 
 
 def _line(fitted: Losses, length: int) -> Losses:
-    """Return the line through `fitted`, extended to `length` steps."""
     steps = _centred(len(fitted), length)
     by_step = fitted @ steps[: len(fitted)] / np.square(steps[: len(fitted)]).sum()
     return fitted.mean() + by_step * steps

@@ -196,7 +196,6 @@ class _Loop:
             self._figures.raise_alarm(alarm)
 
     def _carry_out(self, decision: Decision) -> None:
-        """Carry out a decision before the next step."""
         step, action = self._run.step, decision.action
         if action == Action.SAVE_AND_EXIT:
             self._leave()
@@ -227,7 +226,6 @@ class _Loop:
                 self._saver.begin(self._run, on_complete=lambda path: decision.reply(f"saved step {step:,}: {path}"))
 
     def _leave(self) -> NoReturn:
-        """Save, and stop."""
         run, reason = self._run, self._parts.control.reason
         self._figures.fetch()
         if self._saver.last_step != run.step and not (self._is_resumed and run.step == self._begin_step):

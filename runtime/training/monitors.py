@@ -70,7 +70,6 @@ class Monitors:
         return self._num_quiet < QUIET_STEPS
 
     def observe(self, row: MetricsRow) -> list[Alarm]:
-        """Add the next step, and return its alarms."""
         self.single_spikes, self.recovered_step = [], None
         is_rising = self._rate is not None and row.learning_rate > self._rate * (1 + LEAST_RISE)
         # A straight rise is no finding; its first step bends the curve.
@@ -82,7 +81,6 @@ class Monitors:
         return self._judge(row) if _is_accepted(row) else []
 
     def _judge(self, row: MetricsRow) -> list[Alarm]:
-        """Add an accepted step, and return its alarms."""
         self._num_quiet += 1
         alarms: list[Alarm] = []
         has_begun = False

@@ -35,7 +35,6 @@ class RecentNorms:
         self._num_added = 0
 
     def add(self, norms: PartNorms, learning_rate: float) -> None:
-        """Add an accepted step with finite figures."""
         row = self._ring[self._num_added % RECENT_STEPS]
         row[:] = norms
         row[_UPDATE] /= learning_rate or 1.0  # without a rate the norm is 0

@@ -48,7 +48,6 @@ class RunState(NamedTuple):
 
 
 def from_scratch(initial: Any) -> RunState:
-    """Return the run before its first step."""
     return RunState(initial, 0, 0, DataPosition(), MetricsTable(), SourceLossesTable())
 
 

@@ -35,9 +35,7 @@ class Copied(NamedTuple):
 
     outcome: Literal["copied", "repaired", "there", "other attempt", "gone"]
     num_files: int = 0
-    """Files that were written."""
     size_in_bytes: int = 0
-    """Bytes of these files."""
 
 
 class DamagedSourceError(UserError):
@@ -84,7 +82,6 @@ class Copier:
         self._cancelled.set()
 
     def close(self) -> None:
-        """Wait for the threads."""
         self._files.shutdown(cancel_futures=True)
 
     def copy(self, key: str) -> Copied:

@@ -52,9 +52,7 @@ class CopyJob:
     ) -> None:
         self.copier, self.say = copier, say
         self.counts: Counter[str] = Counter()
-        """Numbers of outcomes."""
         self.size_in_bytes = 0
-        """Bytes written."""
         self.failed: dict[str, str] = {}
         """First line of the error of each failed output, by name."""
         self._steps, self._forks_folder = tuple(steps), forks_folder
@@ -88,7 +86,6 @@ class CopyJob:
         self.add(outputs_of(self._steps, [key]))
 
     def wait(self) -> None:
-        """Wait for all copies and print the progress."""
         last, first_bytes = time.monotonic(), self.copier.bytes_done
         while left := [future for future in list(self._pending.values()) if not future.done()]:
             wait(left, timeout=POLL_SECONDS)
@@ -100,7 +97,6 @@ class CopyJob:
                 last, first_bytes = time.monotonic(), done
 
     def cancel(self) -> None:
-        """Drop all copies, and wait for the threads."""
         with self._lock:
             self._is_cancelled = True
         self.copier.cancel()

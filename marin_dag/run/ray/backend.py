@@ -273,7 +273,6 @@ def run_step(task: Task, control: str) -> Outcome:
 
 
 def run_shard(call: Callable[[], Any]) -> None:
-    """Run one shard, on a worker."""
     redact_standard_error()
     patiently(call, SHARD_PAUSES_SECONDS)
 

@@ -43,7 +43,6 @@ JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def is_connected() -> bool:
-    """Return whether this process is connected to a cluster."""
     # An interrupted import leaves a module `ray` without this function.
     return bool(getattr(sys.modules.get("ray"), "is_initialized", lambda: False)())
 
@@ -176,7 +175,6 @@ def python_path() -> str:
 
 
 def dashboard_line(url: str | None) -> str:
-    """Return a line about the dashboard and its token."""
     if not url:
         return "Ray cluster without a dashboard"
     if os.environ.get("RAY_AUTH_TOKEN"):
@@ -245,7 +243,6 @@ def unreachable(address: str, why: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text."""
     return (str(error).strip() or type(error).__qualname__).splitlines()[0].rstrip(".")
 
 

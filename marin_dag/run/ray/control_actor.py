@@ -42,15 +42,12 @@ class ControlActor:
         return False
 
     def report(self, key: str, progress: Progress) -> None:
-        """Note the progress of a step."""
         self._updates.progress[key] = progress
 
     def published(self, key: str) -> None:
-        """Note the key of a committed milestone."""
         self._updates.published.append(key)
 
     def warn(self, text: str) -> None:
-        """Note a warning for the terminal."""
         self._updates.warnings.append(text)
 
     def stop(self, attempt: str | None) -> None:
@@ -65,11 +62,9 @@ class ControlActor:
         return True
 
     def is_stopped(self, attempt: str) -> bool:
-        """Return whether an attempt is to stop."""
         return None in self._stopped or attempt in self._stopped
 
     def take_updates(self) -> Updates:
-        """Return the updates since the last call."""
         updates, self._updates = self._updates, Updates([], {}, [], [])
         return updates
 
@@ -81,7 +76,6 @@ class ControlActor:
 
 
 def start_control_actor() -> tuple[Any, str]:
-    """Start a control actor; return its handle and its name."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -74,7 +74,6 @@ class Gang(threading.Thread):
         self._is_stopping.set()
 
     def cancel(self) -> None:
-        """Kill all members."""
         self._control.stop.remote(self._task.attempt)
         self._is_cancelled.set()
 
@@ -226,7 +225,6 @@ def hosts_of(resources: Resources) -> list[Host]:
 
 
 def reserve(resources: Resources, check_stopped: Callable[[], None]) -> Reservation:
-    """Wait until all hosts are reserved."""
     match resources:
         case Tpu():
             reserved = _slices(resources, check_stopped)
@@ -244,7 +242,6 @@ def reserve(resources: Resources, check_stopped: Callable[[], None]) -> Reservat
 
 
 def _machines(resources_per_host: dict[str, float], num_hosts: int) -> Reservation:
-    """Ask for different machines."""
     import ray
 
     bundles = [dict(resources_per_host) for _ in range(num_hosts)]

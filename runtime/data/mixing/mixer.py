@@ -28,23 +28,16 @@ class MixerState:
     """Steps that the memory has not learned from yet, oldest first, with the shares they were drawn by."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as JSON data; `from_json` is the inverse."""
         return {**vars(self), "awaiting": [[step, shares] for step, shares in self.awaiting]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "MixerState":
-        """Return the state that `to_json` wrote."""
         awaiting = tuple((step, dict(shares)) for step, shares in document["awaiting"])
         return cls(dict(document["policy"]), document["begin_step"], document["memory"], awaiting)
 
 
 def next_shares(
-    policy: Policy,
-    state: MixerState | None,
-    *,
-    step: int,
-    sources: Sources,
-    feedback: Callable[[int], BySource],
+    policy: Policy, state: MixerState | None, *, step: int, sources: Sources, feedback: Callable[[int], BySource]
 ) -> tuple[dict[str, int], MixerState | None]:
     """Return the shares of the update that follows `step` finished ones, and the state after it.
 
@@ -109,7 +102,6 @@ class Feedback:
             return self._known.pop(step)
 
     def close(self) -> None:
-        """Release the waiting reader with FeedbackClosedError."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -99,7 +99,6 @@ class Unit(NamedTuple):
     """Work for one shard: members of one file, read as one format."""
 
     file: str
-    """Path of the downloaded file."""
     name: str
     """The file's name in ids; "" for the only archive of a source."""
     format_index: int

@@ -35,7 +35,6 @@ _FENCES = {"{": r"\{", "}": r"\}"}
 
 
 def write_as_tex(tree: Any, page: str) -> None:
-    """Replace every formula of a page by its TeX."""
     lowered = page.lower()
     has_formulae = any(sign in lowered for sign in _SIGNS)
     for selector in (*(_FORMULAE if has_formulae else ()), _IMAGES):

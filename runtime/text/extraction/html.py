@@ -48,7 +48,6 @@ class PageError(ValueError):
 
 
 def read_pages(data: bytes, *, main_content: bool, max_replaced_share: float) -> Extracted:
-    """Yield the one page of a file."""
     try:
         text, found = read_page(data, main_content=main_content, max_replaced_share=max_replaced_share)
         yield Text("", text, metadata(**found))

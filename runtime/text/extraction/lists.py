@@ -100,7 +100,6 @@ def protect_lists_of_prose(tree: Any) -> None:
 
 
 def _unlink(tree: Any, link: Any) -> None:
-    """Replace a link by a span with its content."""
     span = tree.create_element("span")
     for child in link.child_nodes.values():
         span.append_child(child)

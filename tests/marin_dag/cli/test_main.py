@@ -16,7 +16,6 @@ import pytest
 from marin_dag.cli import session
 from marin_dag.cli.main import main
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Gpu
 from marin_dag.graph.step import Step
 from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.records import Records, record_path
@@ -665,16 +664,6 @@ def test_printed_commands_name_this_python_where_the_shell_finds_another(
     assert session.program_words()[0] == ".venv/bin/python3"
     monkeypatch.setenv("PATH", str(tmp_path / ".venv/bin"))
     assert session.program_words()[0] == "python", "the environment is active"
-
-
-def test_a_plan_warns_of_a_gpu_name_that_ray_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
-    def dry_run(kind: str) -> str:
-        texts = [toy.text(name, toy.TextConfig(text=name), resources=Gpu(kind, 8)) for name in "ab"]
-        main(lambda parsed: texts, name="toy", argv=["--dry-run"])
-        return capsys.readouterr().out.partition("outputs in")[0]
-
-    check_message(dry_run("h200"))
-    check_message(dry_run("H200"))
 
 
 def test_the_notice_of_the_scheduler_reaches_the_steps_and_no_digest(
