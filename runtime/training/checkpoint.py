@@ -233,7 +233,8 @@ def _write_files(
         written[key] = recorded(content)
     for future in pending:
         future.result()
-    files.flush_folder(f"{name}/arrays")
+    for folder in ("", f"{name}/arrays"):  # whose folders are new
+        files.flush_folder(folder)
     return written
 
 
