@@ -78,10 +78,10 @@ def _read(saved: SavedState, *, after_step: int, by_source: bool) -> "Curves":
 
     folder = f"{saved.folder}/{CHECKPOINT}"
     metrics = checkpoint.read_beside(folder, METRICS)
-    curves = curves_of(metrics, after_step=after_step, file=f"{saved.folder}/{METRICS}")
+    curves = curves_of(*metrics, after_step=after_step, file=f"{saved.folder}/{METRICS}")
     if not by_source or not curves.step.size:
         return curves
-    return with_sources(curves, checkpoint.read_beside(folder, SOURCE_LOSSES))
+    return with_sources(curves, *checkpoint.read_beside(folder, SOURCE_LOSSES))
 
 
 def read_reference(session: Session, digests: Mapping[str, str]) -> "Curves | None":
@@ -103,7 +103,7 @@ def read_reference(session: Session, digests: Mapping[str, str]) -> "Curves | No
         return None
     if against not in digests and not against.endswith(".parquet"):
         raise UserError(
-            f"--against {against}: no such phase.{nearest(against, digests)} For another run, name the file "
+            f"--against {against}: no such phase.{nearest(against, digests)} For another run, name the "
             "metrics.parquet of one of its milestones."
         )
     try:
@@ -121,13 +121,14 @@ def read_reference(session: Session, digests: Mapping[str, str]) -> "Curves | No
 def _read_table(file: str) -> "Curves":
     import fsspec
 
+    from runtime.tables.parquet_bytes import part_files
     from runtime.tracking.curves import curves_of
 
     if file.startswith(("gs://", "s3://")):  # fsspec tries for a minute to reach an unreachable store
         open_store(file.rpartition("/")[0]).make_contact()
     try:
-        with fsspec.open(file, "rb") as source:
-            return curves_of(source.read(), after_step=0, file=file)
+        with fsspec.open_files(part_files(file), "rb") as parts:
+            return curves_of(*[part.read() for part in parts], after_step=0, file=file)
     except OSError as error:
         raise UserError(f"--against {file}: cannot be read ({error.strerror or error}).") from error
     except ValueError as error:  # from Arrow, or for a malformed address

@@ -171,7 +171,7 @@ def _recorded(
     from runtime.training.run_state import CHECKPOINT, SOURCE_LOSSES
 
     folder = f"{saved.folder}/{CHECKPOINT}"
-    table = SourceLossesTable.from_parquet(checkpoint.read_beside(folder, SOURCE_LOSSES), file=SOURCE_LOSSES)
+    table = SourceLossesTable.from_parquet(*checkpoint.read_beside(folder, SOURCE_LOSSES), file=SOURCE_LOSSES)
     since = table.num_sequences(range(step, saved.step + 1))
     position = _position(saved)
     before = {identity: count - since.get(identity, 0) for identity, count in position.consumed.items()}

@@ -56,8 +56,8 @@ def _check(config: InputTokenizerConfig) -> None:
 def input_tokenizer(config: InputTokenizerConfig, context: StepContext) -> TokenizerResult:
     import hashlib
 
-    import fsspec
-
+    from runtime.text.extraction.extracted import DamagedFileError
+    from runtime.text.extraction.limits import read_bounded
     from runtime.text.fetch.http import fetch_url
     from runtime.text.fetch.hub import list_files, request_headers
 
@@ -79,8 +79,10 @@ def input_tokenizer(config: InputTokenizerConfig, context: StepContext) -> Token
                 size_in_bytes=file.size_in_bytes,
                 headers=request_headers(),
             )
-    with fsspec.open(path, "rb") as opened:
-        data = opened.read()
+    try:
+        data = read_bounded(path)
+    except DamagedFileError as error:
+        raise UserError(f"{context.name}: {error}") from error
     if expected is not None and hashlib.sha256(data).hexdigest() != expected:
         raise UserError(
             f"{path}: changed after the plan was made (sha256 was {expected[:12]}…); run the same command again."

@@ -6,7 +6,6 @@ output of its step. A folder whose name ends in `-epoch-N` belongs to the attemp
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -22,7 +21,6 @@ KEEP_MARKER = "good.json"
 SEALS = (KEEP_MARKER, "manifest.json")
 """Files that declare the files beside them complete. `gc` deletes them first and a copy writes them last, so a kill
 leaves nothing that looks complete and is not."""
-LEASE_EPOCH = re.compile(r"(?<=-epoch-)\d+(?=/|$)")
 CODE = "code"
 """Folder of marks: which code wrote the state. The code of a versioned step is not in its identity, so that an attempt
 may find a state that other code has written; a plan compares the marks with the code at hand."""

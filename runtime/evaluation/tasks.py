@@ -19,6 +19,8 @@ import fsspec
 from runtime.evaluation.definitions import installed, read_facts
 from runtime.evaluation.generated_code import GeneratedCodeError
 from runtime.evaluation.task import Definition, Task
+from runtime.text.extraction.extracted import DamagedFileError
+from runtime.text.extraction.limits import bounded_lines, memory_bound
 
 if TYPE_CHECKING:
     import datasets
@@ -95,20 +97,20 @@ def _parquet_rows(path: str, limit: int | None) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with fsspec.open(path, "rb") as file:
+        with fsspec.open(path, "rb") as file, memory_bound(f"{path}: its items"):
             rows: list[dict[str, Any]] = pq.read_table(file).slice(0, limit).to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise TaskItemsError(f"{path}: not a Parquet file ({error}); rerun the items step.") from error
+    except (pa.ArrowInvalid, OSError, DamagedFileError) as error:
+        raise TaskItemsError(f"{path}: no Parquet file that can be read ({error}); rerun the items step.") from error
     return rows
 
 
 def _json_rows(path: str, limit: int | None) -> list[dict[str, Any]]:
     rows = []
     with fsspec.open(path, "rb") as file:
-        for number, line in enumerate(itertools.islice(file, limit), start=1):
+        for number, line in enumerate(itertools.islice(bounded_lines(file, path), limit), start=1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise TaskItemsError(f"{path}, line {number}: not JSON ({error}); rerun the items step.") from error
             if not isinstance(row, dict):
                 raise TaskItemsError(f"{path}, line {number}: a {type(row).__name__}; each line is one JSON object.")

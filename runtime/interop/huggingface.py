@@ -19,6 +19,7 @@ from runtime.model.architectures import config_from_huggingface
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.huggingface import InteropError
 from runtime.model.model import STACKED, Model, Params, abstract_params, leaves_by_name, map_tensors
+from runtime.text.extraction.limits import read_bounded
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -160,8 +161,7 @@ def read_model_files(files: Mapping[str, str], source: str, *, as_stored: bool =
     eos = eos[0] if isinstance(eos, list) else eos  # chat models list several; the first ends a text
     if eos is None:
         raise InteropError(f"{config_file}: has no eos_token_id, so no text would end; add it.")
-    with fsspec.open(files[TOKENIZER], "rb") as file:
-        tokenizer = Tokenizer.from_str(file.read().decode())
+    tokenizer = Tokenizer.from_str(read_bounded(files[TOKENIZER]).decode())
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special_tokens = SpecialTokens(eos, document.get("bos_token_id"))

@@ -5,11 +5,10 @@ import json
 import shlex
 from typing import Any
 
-import fsspec
-
 from runtime.model.architectures import config_from_huggingface
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.huggingface import InteropError, rope_from_json, rope_to_json
+from runtime.text.extraction.limits import read_bounded
 
 
 def read_json(file: str) -> dict[str, Any]:
@@ -18,11 +17,9 @@ def read_json(file: str) -> dict[str, Any]:
     Raises:
         InteropError: the file holds no JSON object.
     """
-    with fsspec.open(file, "rb") as source:
-        content = source.read()
     try:
-        document = json.loads(content)
-    except ValueError as error:
+        document = json.loads(read_bounded(file))
+    except (ValueError, RecursionError) as error:
         raise InteropError(f"{file}: torn or not JSON ({error}); fetch or export it again.") from error
     if not isinstance(document, dict):
         raise InteropError(f"{file}: holds a {type(document).__name__}, not a JSON object; fetch it again.")

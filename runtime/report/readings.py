@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from runtime.data.mixture import MixtureSchedule
 from runtime.report.contents import Curve, MixtureSpan, Sample, SourceCurve
+from runtime.tables.parquet_bytes import part_files
 
 _EXCERPT_CHARACTERS = 600
 
@@ -22,11 +23,15 @@ class ReadingError(ValueError):
 
 
 def read_columns(path: str, columns: Sequence[str]) -> pa.Table:
-    """Return columns of a phase's Parquet file; sources as dictionary indices.
+    """Return columns of a phase's table; sources as dictionary indices.
 
     Raises:
         ReadingError: a column is missing.
     """
+    return pa.concat_tables([_read_part(each, columns) for each in part_files(path)])
+
+
+def _read_part(path: str, columns: Sequence[str]) -> pa.Table:
     with fsspec.open(path, "rb") as file:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         missing = [name for name in columns if name not in parquet.schema_arrow.names]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,13 +23,14 @@ def to_parquet(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def from_parquet(parquet: bytes) -> pa.Table:
-    """Return the table of a Parquet file, read in this thread from a buffer of Arrow's.
+def from_parquet(*parts: bytes) -> pa.Table:
+    """Return the rows of Parquet files with the same columns, read in this thread from buffers of Arrow's.
 
     A program that ends right after a threaded scan of Python's memory is aborted by Arrow's threads
     (apache/arrow#39862).
     """
-    return pq.ParquetFile(pa.BufferReader(parquet), page_checksum_verification=True).read(use_threads=False)
+    files = (pq.ParquetFile(pa.BufferReader(part), page_checksum_verification=True) for part in parts)
+    return pa.concat_tables([file.read(use_threads=False) for file in files])
 
 
 def with_columns(table: pa.Table, names: Sequence[str], defaults: Mapping[str, float], *, file: str) -> pa.Table:
@@ -49,9 +51,12 @@ def with_columns(table: pa.Table, names: Sequence[str], defaults: Mapping[str, f
     return table.select(names)
 
 
-def merged(parts: Sequence[bytes]) -> bytes:
-    """Return one Parquet file with the rows of several, whose columns are the same."""
-    return parts[0] if len(parts) == 1 else to_parquet(pa.concat_tables([from_parquet(part) for part in parts]))
+def part_files(path: str) -> list[str]:
+    """Return the URLs of the files of a table, in order of its rows: a folder of Parquet files, or one file."""
+    filesystem, inner = fsspec.core.url_to_fs(path)
+    if not filesystem.isdir(inner):
+        return [path]
+    return [f"{path}/{name}" for name in sorted(each.rpartition("/")[2] for each in filesystem.ls(inner, detail=False))]
 
 
 def append_numbers(column: Column, table: pa.Table, name: str, *, file: str) -> None:

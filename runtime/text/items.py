@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import fsspec
 
+from runtime.text.extraction.limits import bounded_lines
+
 
 class ItemField(NamedTuple):
     """A string of an evaluation item."""
@@ -33,7 +35,7 @@ def copy_item_files(files: Mapping[str, str], folder: str) -> dict[str, int]:
     for task, path in sorted(files.items()):
         with fsspec.open(path, "rb") as file, fsspec.open(f"{folder}/{task}.jsonl", "wb", auto_mkdir=True) as copy:
             number = 0
-            lines = (line.removeprefix(codecs.BOM_UTF8).strip() for line in file)
+            lines = (line.removeprefix(codecs.BOM_UTF8).strip() for line in bounded_lines(file, f"{task}.jsonl"))
             for number, line in enumerate(filter(None, lines), start=1):
                 _check_object(line, f"{task}.jsonl: item {number}")
                 # A carriage return is a blank in JSON, but would end a line for readers of text.
@@ -46,7 +48,7 @@ def _check_object(line: bytes, where: str) -> None:
     try:
         row = json.loads(line.decode())
         json.dumps(row, ensure_ascii=False).encode()  # raises for a lone surrogate
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON ({error}). Write one JSON object a line.") from error
     if not isinstance(row, dict):
         raise ValueError(f"{where} is a {type(row).__name__}; write one JSON object a line.")

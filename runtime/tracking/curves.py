@@ -4,6 +4,7 @@ Exports to other tools are made of these tables and never during training: a tab
 the run was killed. A listener would see some updates twice, and others that were never saved.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -87,12 +88,12 @@ class Curves(NamedTuple):
         return [name.removeprefix(group) for name, curve in measured.items() if np.isfinite(curve[row])]
 
 
-def curves_of(metrics: bytes, *, after_step: int, file: str = "metrics.parquet") -> Curves:
-    """Return the curves of the updates after `after_step`, from the metrics table beside a checkpoint.
+def curves_of(*metrics: bytes, after_step: int, file: str = "metrics.parquet") -> Curves:
+    """Return the curves of the updates after `after_step`, from the files of a metrics table.
 
     A skipped update has the figures that it was skipped for.
     """
-    table = with_columns(from_parquet(metrics), MetricsRow._fields, MetricsRow._field_defaults, file=file)
+    table = with_columns(from_parquet(*metrics), MetricsRow._fields, MetricsRow._field_defaults, file=file)
     rows = table.filter(pc.greater(table["step"], after_step))
     figures = {
         f"{OF_UPDATES}/{name}": rows[name].to_numpy().astype(np.float64)
@@ -102,19 +103,23 @@ def curves_of(metrics: bytes, *, after_step: int, file: str = "metrics.parquet")
     return Curves(rows["step"].to_numpy().astype(np.int64), figures)
 
 
-def with_sources(curves: Curves, source_losses: bytes) -> Curves:
+def with_sources(curves: Curves, *source_losses: bytes) -> Curves:
     """Add loss, log-normaliser and share of each source to `curves`, which have at least one update.
 
-    `source_losses` is the table beside the same checkpoint. A source without predicted positions in an update has
-    neither loss nor log-normaliser there; an older table has no log-normalisers.
+    `source_losses` are the files of the table beside the same checkpoint. A source without predicted positions in an
+    update has neither loss nor log-normaliser there; an older table has no log-normalisers.
     """
     step = curves.step
     by_source: dict[str, dict[str, np.ndarray]] = {}
     # As dictionary indices: there are millions of rows and few names. In this thread: see `from_parquet`.
-    table = pq.ParquetFile(pa.BufferReader(source_losses), read_dictionary=["source"], page_checksum_verification=True)
-    sums = {group: column for group, column in SUMS_OF_SOURCES.items() if column in table.schema_arrow.names}
+    tables = [
+        pq.ParquetFile(pa.BufferReader(part), read_dictionary=["source"], page_checksum_verification=True)
+        for part in source_losses
+    ]
+    sums = {group: column for group, column in SUMS_OF_SOURCES.items() if column in tables[0].schema_arrow.names}
     columns = ["step", "source", "share", "num_targets", *sums.values()]
-    for batch in table.iter_batches(READ_TOGETHER, columns=columns, use_threads=False):
+    batches = (table.iter_batches(READ_TOGETHER, columns=columns, use_threads=False) for table in tables)
+    for batch in itertools.chain.from_iterable(batches):
         drawn = batch.filter(pc.greater_equal(batch["step"], int(step[0])))
         place = np.searchsorted(step, drawn["step"].to_numpy())
         share, num_targets = (drawn[name].to_numpy() for name in ("share", "num_targets"))

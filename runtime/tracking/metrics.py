@@ -71,9 +71,9 @@ class MetricsTable(BlockedTable):
         return to_parquet(pa.table({name: pa.array(column.to_numpy(rows)) for name, column in self._columns.items()}))
 
     @classmethod
-    def from_parquet(cls, data: bytes, *, file: str = "metrics.parquet") -> "MetricsTable":
+    def from_parquet(cls, *parts: bytes, file: str = "metrics.parquet") -> "MetricsTable":
         """Return the table that `to_parquet` wrote, also in an older or a newer version; errors name `file`."""
-        read = with_columns(from_parquet(data), MetricsRow._fields, MetricsRow._field_defaults, file=file)
+        read = with_columns(from_parquet(*parts), MetricsRow._fields, MetricsRow._field_defaults, file=file)
         table = cls()
         for name, column in table._columns.items():
             append_numbers(column, read, name, file=file)

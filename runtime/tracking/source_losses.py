@@ -114,9 +114,9 @@ class SourceLossesTable(BlockedTable):
         return to_parquet(pa.table([arrays.get(name, empty) for name in names], names=names))
 
     @classmethod
-    def from_parquet(cls, data: bytes, *, file: str = "source_losses.parquet") -> "SourceLossesTable":
+    def from_parquet(cls, *parts: bytes, file: str = "source_losses.parquet") -> "SourceLossesTable":
         """Return the table that `to_parquet` wrote, also in an older or a newer version; errors name `file`."""
-        read = with_columns(from_parquet(data), SourceLosses._fields, SourceLosses._field_defaults, file=file)
+        read = with_columns(from_parquet(*parts), SourceLosses._fields, SourceLosses._field_defaults, file=file)
         table = cls()
         # Pairs of words in the order in which they come first, as `append` numbers them.
         sources, identities = (read[name].unify_dictionaries().combine_chunks() for name in ("source", "identity"))

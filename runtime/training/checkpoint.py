@@ -22,9 +22,8 @@ import numpy as np
 
 from runtime.data.read_failure import write_fix
 from runtime.optim.ema import HOT
-from runtime.tables.parquet_bytes import merged
 from runtime.training.background import lower_priority
-from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
+from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c, recorded
 from runtime.training.checkpoint_leaves import (
     Leaf,
     box_of,
@@ -38,7 +37,6 @@ from runtime.training.checkpoint_reader import (
     Reader,
     check_same_state,
 )
-from runtime.training.segments import Entries
 
 LEAVES_READ_AHEAD = 8
 CHUNKS_WRITTEN_AT_ONCE = 16
@@ -50,6 +48,12 @@ LISTED_EVERY_SECONDS = 1.0
 State = TypeVar("State")
 Chunk = tuple[ChunkedArray, tuple[int, ...], np.ndarray]
 """An array, the first index of one of its chunks, and the chunk."""
+Entries = dict[str, dict[str, int]]
+"""Size and CRC32C of files, by key."""
+
+
+def _nothing(files: CheckpointFiles) -> Entries:
+    return {}
 
 
 class Pieces(Protocol):
@@ -113,7 +117,7 @@ def save(
     metadata: Mapping[str, Any],
     *,
     beside: Mapping[str, Callable[[], bytes]] | None = None,
-    segments: Callable[[], Entries] = dict,
+    link: Callable[[CheckpointFiles], Entries] = _nothing,
     lease_epoch: int | None = None,
     described: bool = True,
     before: Callable[[], object] = lambda: None,
@@ -126,7 +130,7 @@ def save(
 
     Args:
         beside: files next to the folder `path`, such as a table of metrics; the manifest covers them.
-        segments: writes the parts of those files that lie elsewhere, and returns them.
+        link: links further files next to the folder, and returns what the manifest holds of them.
         described: write a `zarr.json` for each array, for other zarr readers; `load` needs none.
         before: called in the thread before the write; if it raises, nothing is written.
         after: called in the thread after the write.
@@ -149,7 +153,7 @@ def save(
     if lease_epoch is not None:
         body["lease_epoch"] = lease_epoch
     handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
-    handle._start(before, lambda: _write(files, name, chunks, small_files, segments, body), after)
+    handle._start(before, lambda: _write(files, name, chunks, small_files, link, body), after)
     return handle
 
 
@@ -194,7 +198,7 @@ def _write(
     name: str,
     chunks: list[Chunk],
     small_files: Callable[[], Mapping[str, bytes]],
-    segments: Callable[[], Entries],
+    link: Callable[[CheckpointFiles], Entries],
     body: dict[str, Any],
 ) -> None:
     """Write chunks, small files (first process only; made here so that `save` does not wait), and the manifest."""
@@ -203,38 +207,35 @@ def _write(
         # The manifest first: a folder that is being replaced must not look complete.
         files.delete(f"{name}/manifest.json")
         files.delete_below(f"{name}/")
-    shared = segments() if process == 0 else {}
     written = _write_files(files, name, chunks, small_files if process == 0 else dict)
+    written |= link(files) if process == 0 else {}
     if num_processes > 1:
         files.write(f"{name}/parts/{process:05d}.json", canonical_json(written, "part of a manifest"))
         if process > 0:
             return
         written = _gathered_parts(files, name, num_processes)
-    _seal(files, name, {**body, "files": written} | ({"segments": shared} if shared else {}))
+    _seal(files, name, {**body, "files": written})
 
 
 def _write_files(
     files: CheckpointFiles, name: str, chunks: Iterable[Chunk], small_files: Callable[[], Mapping[str, bytes]]
-) -> dict[str, dict[str, int]]:
+) -> Entries:
     """Write chunks and small files durably, and return size and CRC32C of each."""
-    written: dict[str, dict[str, int]] = {}
+    written: Entries = {}
     pending: collections.deque[Any] = collections.deque()
     for array, start, data in chunks:
         pending.append(array.write_chunk(start, data))
-        written[array.chunk_key(start)] = _recorded(data)
+        written[array.chunk_key(start)] = recorded(data)
         if len(pending) > CHUNKS_WRITTEN_AT_ONCE:
             pending.popleft().result()
     for key, content in small_files().items():
         pending.append(files.start_write(key, content))
-        written[key] = _recorded(content)
+        written[key] = recorded(content)
     for future in pending:
         future.result()
-    files.flush_folder(f"{name}/arrays")
+    for folder in ("", f"{name}/arrays"):  # whose folders are new
+        files.flush_folder(folder)
     return written
-
-
-def _recorded(data: bytes | np.ndarray) -> dict[str, int]:
-    return {"size": len(data) if isinstance(data, bytes) else data.nbytes, "crc32c": crc32c(data)}
 
 
 def _seal(files: CheckpointFiles, name: str, body: Mapping[str, Any]) -> None:
@@ -275,9 +276,9 @@ def save_pieces(
     _seal(files, name, {"format": FORMAT, "leaves": described, "files": written})
 
 
-def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> dict[str, dict[str, int]]:
+def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> Entries:
     """Wait for the parts of all processes and merge them; a part is written when all its chunks are durable."""
-    written: dict[str, dict[str, int]] = {}
+    written: Entries = {}
     keys = [f"{name}/parts/{process:05d}.json" for process in range(num_processes)]
     arrived: set[str] = set()
     newest = listed = time.monotonic()
@@ -359,9 +360,9 @@ def read_metadata(path: str | Reader) -> dict[str, Any]:
     return json.loads(reader.read(f"{reader.name}/metadata.json"))
 
 
-def read_beside(path: str | Reader, key: str) -> bytes:
-    """Return a verified table that was saved beside the checkpoint, as one Parquet file."""
-    return merged(_opened(path).read_parts(key))
+def read_beside(path: str | Reader, key: str) -> list[bytes]:
+    """Return the verified Parquet files of a table that was saved beside the checkpoint."""
+    return _opened(path).read_parts(key)
 
 
 def _opened(path: str | Reader) -> Reader:

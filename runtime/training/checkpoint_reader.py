@@ -9,8 +9,6 @@ import numpy as np
 
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, answer, canonical_json, crc32c
 from runtime.training.checkpoint_leaves import Index, Leaf, box_of, chunk_starts, held_indices
-from runtime.training.segments import FOLDER as SEGMENTS
-from runtime.training.segments import Entries
 
 FORMAT = 3
 
@@ -42,8 +40,6 @@ class Manifest(NamedTuple):
     files: dict[str, dict[str, int]]
     """Key -> size and CRC32C."""
     lease_epoch: int | None
-    segments: Entries
-    """Segments of the tables beside the checkpoint that come before the file of that name."""
 
 
 class Reader:
@@ -75,7 +71,7 @@ class Reader:
                 f"{self.path}: manifest.json has format {body['format']}, and this program reads format {FORMAT}; use "
                 "the version of the program that wrote it."
             )
-        self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"), body.get("segments", {}))
+        self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"))
 
     def _torn(self, key: str, what: str) -> TornCheckpointError:
         below = key.removeprefix(f"{self.name}/arrays/")
@@ -101,10 +97,9 @@ class Reader:
         return self._verified(key, self.files.read(key), self.manifest.files.get(key))
 
     def read_parts(self, key: str) -> list[bytes]:
-        """Return the bytes of a table's segments, if it has any, and of its file, as `read` does."""
-        beside = CheckpointFiles(self.files.folder.rpartition("/")[0])
-        segments = {f"{SEGMENTS}/{entry['key']}": entry for entry in self.manifest.segments.get(key, [])}
-        return [*(self._verified(each, beside.read(each), entry) for each, entry in segments.items()), self.read(key)]
+        """Return the bytes of the files in the folder `key`, in order of their names, as `read` does."""
+        parts = sorted(each for each in self.manifest.files if each.startswith(f"{key}/"))
+        return [self.read(each) for each in parts or [key]]
 
     def _verified(self, key: str, data: bytes | None, recorded: Mapping[str, Any] | None) -> bytes:
         if data is None:

@@ -1,8 +1,8 @@
 """RunState: everything a run is between two training steps, and how it is saved and loaded.
 
-A saved folder has `checkpoint/` (arrays and metadata), `metrics.parquet` (a row for each step since the start of the
-run) and `source_losses.parquet` (a row for each step and source). Temporary checkpoints and committed milestones have
-the same layout, but temporary ones share the older rows of their tables (`segments`).
+A saved folder has `checkpoint/` (arrays and metadata), `metrics.parquet/` (a row for each step since the start of the
+run) and `source_losses.parquet/` (a row for each step and source). Each table is a folder of Parquet files: full blocks
+of rows, which all checkpoints link (`segments`), and the rows after them.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError, Reader
 from runtime.training.restore import RESTORES_OPTIMIZER, RESTORES_POSITION, Restore
-from runtime.training.segments import Segments
+from runtime.training.segments import Segments, part_key
 from runtime.training.state import TrainState, initial_fields, with_averages
 
 CHECKPOINT = "checkpoint"
@@ -97,9 +97,9 @@ def continued(
 
 def _assembled(saved: Reader, state: TrainState, metadata: dict[str, Any], position: DataPosition) -> RunState:
     folder = saved.path.rpartition("/")[0]
-    metrics = MetricsTable.from_parquet(checkpoint.read_beside(saved, METRICS), file=f"{folder}/{METRICS}")
+    metrics = MetricsTable.from_parquet(*checkpoint.read_beside(saved, METRICS), file=f"{folder}/{METRICS}")
     losses = SourceLossesTable.from_parquet(
-        checkpoint.read_beside(saved, SOURCE_LOSSES), file=f"{folder}/{SOURCE_LOSSES}"
+        *checkpoint.read_beside(saved, SOURCE_LOSSES), file=f"{folder}/{SOURCE_LOSSES}"
     )
     for name, last_step in ((METRICS, len(metrics)), (SOURCE_LOSSES, losses.last_step)):
         if last_step != metadata["step"]:
@@ -115,7 +115,7 @@ def save(
     run: RunState,
     *,
     facts: dict[str, Any],
-    segments: Segments | None = None,
+    segments: Segments,
     lease_epoch: int | None = None,
     described: bool = True,
     before: Callable[[], object] = lambda: None,
@@ -127,22 +127,21 @@ def save(
 
     Args:
         facts: metadata such as seed and configuration: plain JSON that depends on the identity alone.
-        segments: where to put full blocks of the tables, for a checkpoint that stays beside them; None writes the
-            tables whole.
+        segments: the full blocks of the tables, in the same store.
         lease_epoch, described, before, after: see `checkpoint.save`.
     """
     num_parameters = sum(leaf.size for leaf in jax.tree.leaves(run.state.params))
     metadata = _metadata(run, run.averages, run.state.skip_window_steps, num_parameters, facts)
     tables: dict[str, BlockedTable] = {METRICS: run.metrics, SOURCE_LOSSES: run.source_losses}
     beside: dict[str, Callable[[], bytes]] = {
-        name: table.to_parquet if segments is None else table.newest_to_parquet for name, table in tables.items()
+        part_key(name, table.num_blocks): table.newest_to_parquet for name, table in tables.items()
     }
     return checkpoint.save(
         f"{folder}/{CHECKPOINT}",
         run.state,
         metadata,
         beside=beside,
-        segments=dict if segments is None else functools.partial(segments.write, tables),
+        link=functools.partial(segments.link, tables),
         lease_epoch=lease_epoch,
         described=described,
         before=before,
@@ -167,7 +166,10 @@ def save_weights(
     params = {f"params.{name}": leaf for name, leaf in leaves.items()}
     run = from_scratch(params)
     metadata = _metadata(run, (), 0, sum(math.prod(leaf.shape) for leaf in leaves.values()), facts)
-    beside = {METRICS: run.metrics.to_parquet(), SOURCE_LOSSES: run.source_losses.to_parquet()}
+    beside = {
+        part_key(METRICS, 0): run.metrics.to_parquet(),
+        part_key(SOURCE_LOSSES, 0): run.source_losses.to_parquet(),
+    }
     checkpoint.save_pieces(f"{folder}/{CHECKPOINT}", params, metadata, beside=beside, on_leaf=on_leaf)
 
 

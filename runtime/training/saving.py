@@ -142,14 +142,13 @@ class Saver:
         # The first host asks for all: without its manifest the others' files are invisible.
         check_lease = temporary.check_not_superseded if jax.process_index() == 0 else lambda: None
         if milestone is None:
-            is_candidate = self._is_far_enough(run.step)
-            if is_candidate:
+            if self._is_far_enough(run.step):
                 self._candidates.append(run.step)
             save = run_state.save(
                 temporary.folder_of(run.step),
                 run,
                 facts=facts,
-                segments=None if is_candidate else temporary.segments,  # a good checkpoint is copied and kept whole
+                segments=temporary.segments,
                 lease_epoch=temporary.lease_epoch,
                 described=False,  # no other program reads it, and each of its many small files is synced
                 before=check_lease,
@@ -157,7 +156,8 @@ class Saver:
             )
         else:
             # No lease epoch here: committed bytes must not depend on the number of interruptions.
-            save = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=check_lease)
+            folder = f"{self._plan.output_folder}/{milestone}"
+            save = run_state.save(folder, run, facts=facts, segments=temporary.segments, before=check_lease)
         self._pending = _PendingSave(save, run, milestone, waited_seconds, on_complete)
         self.last_step, self.last_path, self._last_began = run.step, save.path, time.monotonic()
 

@@ -1,42 +1,48 @@
-"""Segments: full blocks of a run's tables, written once and shared by its temporary checkpoints.
+"""Segments: full blocks of a run's tables, written once and linked into each of its checkpoints.
 
-The tables take hundreds of megabytes after a million steps. A checkpoint that other programs keep or copy holds them
-whole instead.
+The tables take hundreds of megabytes after a million steps. A save writes only the rows after the newest full block,
+and every checkpoint is whole by itself.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from runtime.tables.column import BlockedTable
-from runtime.training.checkpoint_files import CheckpointFiles, crc32c
+from runtime.training.checkpoint_files import CheckpointFiles, recorded
 
 FOLDER = "segments"
-"""Name of the folder, beside those of the checkpoints."""
+"""Name of the folder, beside those of the temporary checkpoints."""
 
-Entries = dict[str, list[dict[str, Any]]]
-"""Name of a table's file -> `key`, `size` and `crc32c` of each of its segments, in order."""
+
+def part_key(table: str, index: int) -> str:
+    """Return the key of a part of a table, beside a checkpoint."""
+    return f"{table}/{index:06d}.parquet"
 
 
 class Segments:
     """The segments that one attempt at a phase writes; the tables given to it only grow."""
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._written: Entries = {}
+        self._files = CheckpointFiles(folder)
+        self._written: dict[str, list[tuple[str, dict[str, int]]]] = {}
 
-    def write(self, tables: Mapping[str, BlockedTable]) -> Entries:
-        """Write the full blocks that are not written yet; return all of them when they are durable.
+    def link(self, tables: Mapping[str, BlockedTable], files: CheckpointFiles) -> dict[str, dict[str, int]]:
+        """Write the full blocks that are not written yet, and link all of them into `files`.
 
         The name of a segment has its checksum: an attempt elsewhere, whose figures round differently, overwrites none.
+
+        Returns:
+            Size and CRC32C of each linked file, by its key.
         """
-        found: Entries = {}
+        sources, found = {}, {}
         for name, table in tables.items():
-            entries = self._written.setdefault(name, [])
-            for index in range(len(entries), table.num_blocks):
+            blocks = self._written.setdefault(name, [])
+            for index in range(len(blocks), table.num_blocks):
                 data = table.block_to_parquet(index)
-                checksum = crc32c(data)
-                key = f"{name.removesuffix('.parquet')}-{index:06d}-{checksum:08x}.parquet"
-                CheckpointFiles(self._folder).write(key, data)
-                entries.append({"key": key, "size": len(data), "crc32c": checksum})
-            found[name] = entries[: table.num_blocks]
-        return {name: entries for name, entries in found.items() if entries}
+                entry = recorded(data)
+                blocks.append((f"{name.removesuffix('.parquet')}-{index:06d}-{entry['crc32c']:08x}.parquet", entry))
+                self._files.write(blocks[-1][0], data)
+            for index, (segment, entry) in enumerate(blocks[: table.num_blocks]):
+                key = part_key(name, index)
+                sources[key], found[key] = segment, entry
+        files.link(sources, self._files)
+        return found

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from runtime.training import checkpoint
 from runtime.training.checkpoint_files import CheckpointFiles, canonical_json
-from runtime.training.checkpoint_reader import Reader
 from runtime.training.segments import FOLDER as SEGMENTS
 from runtime.training.segments import Segments
 
@@ -109,17 +108,14 @@ class TemporaryCheckpoints:
         self._check_epochs([lease_epoch for _, _, lease_epoch in named])
         for folder in reversed([f"{self.folder}/{name}" for name, found, _ in named if found == step]):
             if checkpoint.is_complete(f"{folder}/checkpoint"):
-                if Reader(f"{folder}/checkpoint").manifest.segments:
-                    return False  # not whole without the segments, which nothing keeps
                 mark = canonical_json({"good_steps": good_steps}, self._good_mark)
                 CheckpointFiles(folder).write(self._good_mark, mark)
                 return True
         return False
 
     def drop_segments(self) -> None:
-        """Delete the segments if no checkpoint is left that may need them."""
-        if all(found.is_good for found in self.all()):
-            CheckpointFiles(f"{self.folder}/{SEGMENTS}").delete_folder()
+        """Delete the segments at the end of the run: each checkpoint has its own links to them."""
+        CheckpointFiles(f"{self.folder}/{SEGMENTS}").delete_folder()
 
     def prune(self, step: int, *, keep: int = KEPT, candidates: Collection[int] = ()) -> list[Temporary]:
         """Delete incomplete checkpoints up to `step`, and complete ones but for three kinds.

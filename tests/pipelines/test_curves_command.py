@@ -27,6 +27,7 @@ from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
+from runtime.training.segments import part_key
 from runtime.training.temporary import TemporaryCheckpoints
 from tests.catalogue import check_message
 from tests.marin_dag.ledger.test_records import a_record
@@ -52,7 +53,7 @@ def save(prefix, digest, step, *, loss, skipped=(), folder=None):
         metrics.append(MetricsRow(row, row * 1000, 4, 28, 1e-3, loss, 0.0, 1.5, 0.1, 10.0, 3.4, int(row in skipped)))
         losses.append([SourceLosses(row, "web", "w", 1.0, 4, 28, 28 * loss, 28 * 3.5)])
     folder = folder or TemporaryCheckpoints(f"{prefix}/work/{digest}/temporary", lease_epoch=3).folder_of(step)
-    beside = {METRICS: metrics.to_parquet, SOURCE_LOSSES: losses.to_parquet}
+    beside = {part_key(METRICS, 0): metrics.to_parquet, part_key(SOURCE_LOSSES, 0): losses.to_parquet}
     metadata = {"step": step, "consumed_tokens": step * 1000}
     checkpoint.save(f"{folder}/{CHECKPOINT}", {"w": jnp.zeros(2)}, metadata, beside=beside).wait()
     return folder
@@ -66,7 +67,7 @@ def publish(prefix, digest, step, *, loss):
 
 
 def damage(folder, name):
-    file = Path(folder, name)
+    (file,) = Path(folder, name).iterdir()
     file.write_bytes(b"x" + file.read_bytes()[1:])
 
 
@@ -390,7 +391,7 @@ def test_a_phase_is_compared_with_another_phase_or_a_metrics_table(tmp_path, cap
         code, out, _ = run(prefix, capsys, "curves", "kestrel", "--against", "ocelot", "--margin", margin)
         behind = [f"BEHIND by more than {margin}"] if is_behind else []
         assert (code, [line.strip() for line in out.splitlines()[1:]]) == (int(is_behind), [output, *behind])
-    shutil.copy(f"{beside}/{METRICS}", tmp_path / METRICS)
+    shutil.copytree(f"{beside}/{METRICS}", tmp_path / METRICS)
     code, out, _ = run(prefix, capsys, "curves", "--against", str(tmp_path / METRICS), "--margin", "0")
     lines = [line.strip() for line in out.splitlines()]
     assert code == 1 and lines[1].startswith(f"0.1250 nats above {tmp_path / METRICS} at 12,000 tokens")
@@ -426,7 +427,7 @@ def test_invalid_references_and_margins_are_refused(tmp_path, capsys, phases, mo
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
     Path("torn.parquet").write_bytes(b"PAR1")
-    shutil.copy(f"{folder}/{SOURCE_LOSSES}", "other.parquet")
+    shutil.copy(f"{folder}/{part_key(SOURCE_LOSSES, 0)}", "other.parquet")
     code, out, error = run(prefix, capsys, "curves", *words)
     assert code not in (0, 2)
     if words[-1] != "gs://a/b.parquet":  # the error of the network is not ours

@@ -78,10 +78,10 @@ class Trajectory:
         return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
     def metrics(self, step: int) -> MetricsTable:
-        return MetricsTable.from_parquet(self.files(step)["metrics.parquet"])
+        return MetricsTable.from_parquet(self.files(step)["metrics.parquet/000000.parquet"])
 
     def source_losses(self, step: int) -> list[SourceLosses]:
-        table = SourceLossesTable.from_parquet(self.files(step)["source_losses.parquet"])
+        table = SourceLossesTable.from_parquet(self.files(step)["source_losses.parquet/000000.parquet"])
         return [table[index] for index in range(len(table))]
 
     def events(self) -> list[dict[str, Any]]:

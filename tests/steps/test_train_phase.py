@@ -819,7 +819,11 @@ def test_another_mixing_policy_must_be_acknowledged(mixed):
 def test_a_plan_sees_the_complete_temporary_checkpoints_of_an_interrupted_phase():
     temporary = TemporaryCheckpoints("temporary", lease_epoch=3)
     complete, torn = temporary.folder_of(400), temporary.folder_of(600)
-    paths = [f"{complete}/checkpoint/manifest.json", f"{complete}/metrics.parquet", f"{torn}/metrics.parquet"]
+    paths = [
+        f"{complete}/checkpoint/manifest.json",
+        f"{complete}/metrics.parquet/000000.parquet",
+        f"{torn}/metrics.parquet/000000.parquet",
+    ]
     assert train_phase.resumes_at is not None
     assert list(train_phase.resumes_at([*paths, "events/a.jsonl"])) == [400]
 

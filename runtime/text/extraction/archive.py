@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple, cast
 from runtime.text.extraction.damage import as_damage, open_stored, store_failures_raised
 from runtime.text.extraction.extracted import DamagedFileError
 from runtime.text.extraction.formats import Format, Unit
-from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked
+from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked, memory_bound
 from runtime.text.extraction.zstandard import ZstdStream
 
 ZIP_SUFFIXES = (".whl", ".zip")
@@ -38,6 +38,9 @@ _CURE = "it is cut short, damaged or no archive. Fetch it again, and compare its
 # Besides BadZipFile, zipfile raises these for damaged directories and headers.
 _ODD_ZIP = (NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
 _TAR_ENDS, _NOT_TAR = tarfile.EOFHeaderError, tarfile.ReadError  # type: ignore[attr-defined]  # its stubs lack it
+_LONG_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+MOST_HEADER_BYTES = 1 << 20
+"""Most bytes of a header that holds a long name or attributes; Go's `archive/tar` stops there, too."""
 _ODD_TAR = (tarfile.HeaderError, ValueError, IndexError, OverflowError)
 
 
@@ -65,7 +68,7 @@ def list_units(
     repeated: dict[str, None] = {}
     damage = None
     try:
-        with store_failures_raised():
+        with store_failures_raised(), memory_bound(f"{path}: the names of its members", limits):
             for member, size in _members(path, limits):
                 if member in sizes:
                     repeated[member] = None
@@ -185,6 +188,13 @@ class _TarInfo(tarfile.TarInfo):
     """Headers that raise where they cannot be read; tarfile's own would silently end the archive there."""
 
     @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_TarInfo":
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in _LONG_HEADERS and info.size > MOST_HEADER_BYTES:
+            raise tarfile.HeaderError(f"it claims {info.size:,} bytes of names, more than {MOST_HEADER_BYTES:,}")
+        return info
+
+    @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> "_TarInfo":
         try:
             return super().fromtarfile(tarfile)
@@ -207,6 +217,7 @@ def _tar_members(path: str, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, t
             for info in archive:
                 if info.isfile():
                     yield info, archive
+                archive.members = []  # type: ignore[attr-defined]  # tarfile keeps all of them; its stubs lack it
         while decompress is not None and file.read(_CHUNK_BYTES):
             pass  # up to the checksum after the last member
 

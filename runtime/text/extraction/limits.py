@@ -3,10 +3,11 @@
 import contextlib
 import dataclasses
 import io
+import itertools
 import resource
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 from runtime.text.extraction.extracted import DamagedFileError
 
@@ -14,6 +15,9 @@ TOO_LARGE = "too large"
 """The reason that counts documents above `max_document_bytes`."""
 FREE_BYTES = 256 << 20
 """A file that unpacks to less costs too little to ask for its ratio."""
+
+MODEL_FILE_BYTES = 256 << 20
+"""Largest `tokenizer.json` or configuration that is read: seven times the largest published one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +72,43 @@ def memory_limit(size_in_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@contextlib.contextmanager
+def memory_bound(what: str, limits: Limits = DEFAULTS) -> Iterator[None]:
+    """Raise DamagedFileError where `what`, a plural, needs more memory than a document may take."""
+    try:
+        with memory_limit(memory_in_use() + limits.max_document_memory):
+            yield
+    except MemoryError as error:
+        raise DamagedFileError(
+            f"{what} take more than {limits.max_document_memory:,} bytes, `limits.max_document_memory`. Leave the file "
+            "out, or raise the limit."
+        ) from error
+
+
+def bounded_lines(file: IO[bytes], name: str, limits: Limits = DEFAULTS) -> Iterator[bytes]:
+    """Yield the lines of a file; raise DamagedFileError for one above `max_document_bytes`."""
+    for number in itertools.count(1):
+        line = file.readline(limits.max_document_bytes + 1)
+        if len(line) > limits.max_document_bytes:
+            raise DamagedFileError(
+                f"{name}, line {number}: more than {limits.max_document_bytes:,} bytes; leave it out."
+            )
+        if not line:
+            return
+        yield line
+
+
+def read_bounded(path: str) -> bytes:
+    """Return the bytes of a small file of a model; raise DamagedFileError for one that is none."""
+    import fsspec  # too heavy for a plan, which imports this module
+
+    with fsspec.open(path, "rb") as file:
+        data = file.read(MODEL_FILE_BYTES + 1)
+    if len(data) > MODEL_FILE_BYTES:
+        raise DamagedFileError(f"{path}: more than {MODEL_FILE_BYTES:,} bytes. Fetch or export the file again.")
+    return data
 
 
 def memory_in_use() -> int:

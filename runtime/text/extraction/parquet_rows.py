@@ -13,12 +13,15 @@ import pyarrow.parquet as pq
 from runtime.text.extraction.damage import as_damage
 from runtime.text.extraction.extracted import NO_TEXT, NOT_UTF8, DamagedFileError, Unreadable
 from runtime.text.extraction.guard import Guard, Guarded
-from runtime.text.extraction.limits import Limits, check_expansion, memory_in_use, memory_limit, time_limit
+from runtime.text.extraction.limits import Limits, check_expansion, memory_bound, time_limit
 
 MOST_ROWS, FEWEST_ROWS = 256, 64
 """Rows that are decoded together; fewer take longer."""
 ROWS_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 20
+_NAMED = 20
+_TAIL_BYTES = 8
+"""Length of the footer and the magic number."""
 
 Row = tuple[str, dict[str, Any] | Unreadable]
 """The anchor of a row, and the row."""
@@ -29,6 +32,13 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield anchor and row; checksums of pages are verified where their writer stored them."""
     size = file.seek(0, io.SEEK_END)
+    file.seek(max(size - _TAIL_BYTES, 0))
+    # Arrow limits the columns, and the row groups, to a million; it would abort the process for want of memory.
+    if (footer := int.from_bytes(file.read(4), "little")) > limits.max_document_bytes and size > footer:
+        raise DamagedFileError(
+            f"{name}: its footer has {footer:,} bytes, above `limits.max_document_bytes` of "
+            f"{limits.max_document_bytes:,}. Leave the file out, or raise the limit."
+        )
     with as_damage(f"{name}: no Parquet file", "it is cut short or damaged. Fetch it again."):
         table = pq.ParquetFile(file, page_checksum_verification=True)
     columns = _columns(table, name, field, id_field)
@@ -65,7 +75,8 @@ def read_rows(
 def _columns(table: pq.ParquetFile, name: str, field: str, id_field: str | None) -> list[str]:
     names = table.schema_arrow.names
     if field not in names:
-        raise DamagedFileError(f"{name}: columns are {names}; none is {field!r}. Name the column that holds the text.")
+        shown = f"{names[:_NAMED]} and {len(names) - _NAMED:,} more" if len(names) > _NAMED else names
+        raise DamagedFileError(f"{name}: columns are {shown}; none is {field!r}. Name the column that holds the text.")
     columns = [field] if id_field is None or id_field not in names else [field, id_field]
     if repeated := next((column for column in columns if names.count(column) > 1), None):
         raise DamagedFileError(f"{name}: {names.count(repeated)} columns are named {repeated!r}. Rename all but one.")
@@ -104,18 +115,12 @@ def _sizes(group: pq.RowGroupMetaData, columns: list[str]) -> tuple[int, int]:
 
 def _next_batch(batches: Iterator[pa.RecordBatch], problem: str, limits: Limits) -> pa.RecordBatch | None:
     """Return the next rows within limits of time and memory, since page headers may claim any size."""
-    try:
-        with (
-            as_damage(problem, "it is damaged. Fetch it again."),
-            time_limit(limits.max_document_seconds),
-            memory_limit(memory_in_use() + limits.max_document_memory),
-        ):
-            return next(batches, None)
-    except MemoryError as error:
-        raise DamagedFileError(
-            f"{problem}: its next rows take more than {limits.max_document_memory:,} bytes, "
-            "`limits.max_document_memory`. Leave the file out, or raise the limit."
-        ) from error
+    with (
+        as_damage(problem, "it is damaged. Fetch it again."),
+        time_limit(limits.max_document_seconds),
+        memory_bound(f"{problem}: its next rows", limits),
+    ):
+        return next(batches, None)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Unreadable]:

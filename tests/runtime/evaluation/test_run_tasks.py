@@ -33,6 +33,7 @@ from runtime.evaluation.tasks import (
 )
 from runtime.interop.huggingface import SpecialTokens
 from runtime.model.config import LLAMA3_ROPE
+from runtime.text.extraction.limits import DEFAULTS
 from tests.catalogue import check_message, expect_error
 from tests.runtime.evaluation.own_tasks import FILES, write_own_tasks
 from tests.runtime.evaluation.rows import NUM_ROWS, ROWS, write_files
@@ -219,6 +220,13 @@ def test_the_listed_chance_is_that_of_the_scored_items(files, make_harness):
 def test_a_task_without_items_is_an_error(files, make_harness):
     with expect_error(TaskItemsError):
         run_specs(make_harness, [TaskSpec("wsc273")], files, limit=None)
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b" " * (DEFAULTS.max_document_bytes + 1)], ids=["deep", "long"])
+def test_a_line_of_items_has_limits(tmp_path, line):
+    (tmp_path / "items.jsonl").write_bytes(line)
+    with expect_error(ValueError):
+        read_rows({"test": str(tmp_path / "items.jsonl")}, {"test": None})
 
 
 def test_answers_as_long_as_the_context_are_an_error_before_any_score(files, make_harness):

@@ -4,8 +4,10 @@ import tracemalloc
 
 import pytest
 
+from runtime.interop.huggingface_config import read_json
 from runtime.interop.huggingface_weights import MOST_HEADER_BYTES, _tensors_of
 from runtime.model.huggingface import InteropError
+from runtime.text.extraction.limits import MODEL_FILE_BYTES
 from tests.catalogue import expect_error
 
 
@@ -30,3 +32,12 @@ def test_a_header_nested_too_deeply_is_an_error_of_the_file(tmp_path):
     header = b"[" * 100_000
     with expect_error(InteropError):
         _tensors_of(write(tmp_path / "model.safetensors", len(header), header, 8 + len(header)))
+
+
+def test_a_configuration_of_gigabytes_or_nested_too_deeply_is_an_error_of_the_file(tmp_path):
+    (tmp_path / "deep.json").write_bytes(b"[" * 100_000)
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(MODEL_FILE_BYTES + 1)
+    for name in ("deep.json", "large.json"):
+        with expect_error(InteropError):
+            read_json(str(tmp_path / name))

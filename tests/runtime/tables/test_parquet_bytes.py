@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.tables.column import Column
-from runtime.tables.parquet_bytes import TableError, append_numbers, from_parquet, merged, to_parquet
+from runtime.tables.parquet_bytes import TableError, append_numbers, from_parquet, to_parquet
 from tests.catalogue import expect_error
 
 # Every bit pattern of a double, with all NaNs and both zeros.
@@ -51,15 +51,14 @@ def test_numbers_of_another_width_are_read_where_each_fits():
     assert list(read) == [7]
 
 
-def test_files_are_merged_row_by_row_whatever_words_each_has():
+def test_files_are_read_one_after_the_other_whatever_words_each_has():
     parts = [
         pa.table({"step": pa.array(steps), "source": pa.array(words).dictionary_encode()})
         for steps, words in (([1, 2], ["web", "code"]), ([3], ["math"]), ([4, 5], ["code", "web"]))
     ]
-    whole = from_parquet(merged([to_parquet(part) for part in parts]))
+    whole = from_parquet(*[to_parquet(part) for part in parts])
     assert whole["step"].to_pylist() == [1, 2, 3, 4, 5]
     assert whole["source"].to_pylist() == ["web", "code", "math", "code", "web"]
-    assert merged([b"one file"]) == b"one file"
 
 
 @pytest.mark.parametrize(

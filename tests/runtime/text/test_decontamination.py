@@ -267,7 +267,14 @@ def test_copied_items_have_the_same_lines_as_bytes_and_as_text(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    [b'{"q":"half of one \\ud800"}', '{"q":"é"}'.encode("latin-1"), '{"q":"é"}'.encode("utf-16"), b'{"q":"a\rb"}'],
+    [
+        b'{"q":"half of one \\ud800"}',
+        '{"q":"é"}'.encode("latin-1"),
+        '{"q":"é"}'.encode("utf-16"),
+        b'{"q":"a\rb"}',
+        b"[" * 100_000,
+    ],
+    ids=["surrogate", "latin-1", "utf-16", "carriage return", "deep"],
 )
 def test_an_item_that_is_no_object_is_refused(line, tmp_path):
     with expect_error(ValueError):

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import errno
+import functools
 import itertools
 import json
 import os
@@ -25,6 +26,7 @@ from marin_dag.store.retry import is_transient
 from runtime.data.key_value_store import key_value_store
 from runtime.training import checkpoint, checkpoint_files, checkpoint_leaves
 from runtime.training.checkpoint_reader import CheckpointError, TornCheckpointError
+from runtime.training.segments import Segments
 from runtime.training.temporary import TemporaryCheckpoints
 from tests.catalogue import expect_error
 from tests.gcs_server.faults import Fault
@@ -272,7 +274,7 @@ def test_a_file_beside_the_checkpoint_is_covered_by_its_manifest(tmp_path):
     path = str(tmp_path / "checkpoint")
     checkpoint.save(path, state_on(1), {}, beside={"metrics.parquet": lambda: b"rows"}).wait()
     assert (tmp_path / "metrics.parquet").read_bytes() == b"rows"
-    assert checkpoint.read_beside(path, "metrics.parquet") == b"rows"
+    assert checkpoint.read_beside(path, "metrics.parquet") == [b"rows"]
     (tmp_path / "metrics.parquet").write_bytes(b"rowz")
     with expect_error(CheckpointError):
         checkpoint.read_beside(path, "metrics.parquet")
@@ -432,21 +434,34 @@ def test_arrays_that_are_not_described_are_restored_and_checked_all_the_same(tmp
         checkpoint.load(path, state_on(4))
 
 
+class BlocksOfBytes:
+    num_blocks = 2
+
+    def block_to_parquet(self, index: int) -> bytes:
+        return f"block {index}".encode()
+
+
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 def test_a_bucket_holds_the_same_files_as_a_folder(tmp_path, scheme, request):
     bucket = request.getfixturevalue({"gs": "gcs_bucket", "s3": "s3_bucket"}[scheme])
     run = f"{scheme}://{bucket}/run"
     files = checkpoint.CheckpointFiles(run)
     path = f"{run}/step-0000000005-epoch-000001/checkpoint"
-    checkpoint.save(path, state_on(2), {"step": 5}, beside={"metrics.parquet": lambda: b"rows"}).wait()
     local = str(tmp_path / "step-0000000005-epoch-000001" / "checkpoint")
-    checkpoint.save(local, state_on(2), {"step": 5}, beside={"metrics.parquet": lambda: b"rows"}).wait()
+    for root, to in ((run, path), (str(tmp_path), local)):
+        link = Segments(f"{root}/segments").link
+        beside = {"metrics.parquet/000002.parquet": lambda: b"rows"}
+        tables = {"metrics.parquet": BlocksOfBytes()}
+        checkpoint.save(to, state_on(2), {"step": 5}, beside=beside, link=functools.partial(link, tables)).wait()
+    blocks = [b"block 0", b"block 1"]
+    assert checkpoint.Reader(path).read_parts("metrics.parquet") == [*blocks, b"rows"]
     assert {key: files.read(key) for key in files.list_keys()} == files_of(tmp_path)
     assert_equal_states(checkpoint.load(path, state_on(4))[0], state_on(1))
     files.delete("step-0000000005-epoch-000001/checkpoint/arrays/mu.embed/c.0.0")
     with expect_error(CheckpointError):
         checkpoint.load(path, state_on(4))
     temporary = TemporaryCheckpoints(run, lease_epoch=2)
+    temporary.drop_segments()
     assert [(found.step, found.is_complete) for found in temporary.all()] == [(5, True)]
     temporary.prune(5, keep=0)
     assert files.list_keys() == set()

@@ -527,7 +527,7 @@ def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_pat
 def test_a_torn_metrics_table_is_refused(tmp_path):
     with pytest.raises(TrainingStopped):
         small_run.run(tmp_path, lease_epoch=1, control=Control(stop_when(lambda: True)))
-    table = Path(TemporaryCheckpoints(str(tmp_path / "work"), 1).newest(12).folder) / "metrics.parquet"
+    table = Path(TemporaryCheckpoints(str(tmp_path / "work"), 1).newest(12).folder) / "metrics.parquet/000000.parquet"
     table.write_bytes(table.read_bytes()[:-1])
     with expect_error(CheckpointError):
         small_run.run(tmp_path, lease_epoch=2)
@@ -677,8 +677,12 @@ def test_a_resumed_state_must_have_the_average_that_it_was_saved_with(tmp_path):
         run_state.resumed(folder, small_run.state_like, averages=("averaged",))
 
 
+def metrics_of(folder: Path) -> MetricsTable:
+    return MetricsTable.from_parquet(*checkpoint.read_beside(f"{folder}/checkpoint", "metrics.parquet"))
+
+
 def test_metrics_have_a_row_for_each_step_with_exact_tokens(undisturbed):
-    table = MetricsTable.from_parquet((small_run.records(undisturbed)[12] / "metrics.parquet").read_bytes())
+    table = metrics_of(small_run.records(undisturbed)[12])
     assert [table[row].step for row in range(12)] == list(range(1, 13))
     assert [table[row].consumed_tokens for row in range(12)] == [32 * step for step in range(1, 13)]
     assert [table[row].learning_rate for row in range(12)] == [0.1 / (1 + step) for step in range(12)]
@@ -692,7 +696,7 @@ def test_tokens_are_counted_exactly_where_neither_32_bits_nor_a_float_would(tmp_
     assert reached is not None and reached.consumed_tokens == far + 32 * 12
     folder = small_run.records(tmp_path)[12]
     assert checkpoint.read_metadata(f"{folder}/checkpoint")["consumed_tokens"] == far + 32 * 12
-    table = MetricsTable.from_parquet((folder / "metrics.parquet").read_bytes())
+    table = metrics_of(folder)
     assert [table[row].consumed_tokens for row in range(12)] == [far + 32 * step for step in range(1, 13)]
 
 
@@ -700,7 +704,7 @@ def test_the_event_log_is_complete_and_not_committed(undisturbed):
     events = read_events(str(undisturbed / "events" / "1.jsonl"))
     assert [event["event"] for event in events] == ["begin", "checkpoint", "checkpoint", "milestone", "progress", "end"]
     assert [event["step"] for event in events] == [0, 4, 8, 12, 12, 12]
-    metrics = MetricsTable.from_parquet((small_run.records(undisturbed)[12] / "metrics.parquet").read_bytes())
+    metrics = metrics_of(small_run.records(undisturbed)[12])
     assert events[4]["loss"] == metrics[11].loss
     assert all({"time", "elapsed_seconds", "consumed_tokens"} <= set(event) for event in events)
     assert not any(str(undisturbed).encode() in content for content in committed_bytes(undisturbed).values())

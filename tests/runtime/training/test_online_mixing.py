@@ -46,7 +46,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def table_of(folder: Path, step: int = UNTIL_STEP) -> SourceLossesTable:
-    return SourceLossesTable.from_parquet((small_run.records(folder)[step] / "source_losses.parquet").read_bytes())
+    return SourceLossesTable.from_parquet(
+        (small_run.records(folder)[step] / "source_losses.parquet/000000.parquet").read_bytes()
+    )
 
 
 def rows(table: SourceLossesTable) -> list:

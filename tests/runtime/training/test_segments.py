@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.report.readings import read_draws
 from runtime.tables import column
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
@@ -24,26 +25,18 @@ class KilledError(Exception):
     pass
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    small_run.run(folder, STEPS, lease_epoch=1)
-    return folder
-
-
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch, undisturbed):
+def small_blocks(monkeypatch):
     """The first checkpoint becomes good after a step, and no other."""
     monkeypatch.setattr(column, "BLOCK_ROWS", BLOCK)
     monkeypatch.setattr(saving, "GOOD_STEPS", 1)
 
 
-def run(folder: Path, until_step: int, *, lease_epoch: int = 1) -> TemporaryCheckpoints:
+def run(folder: Path, until_step: int, *, lease_epoch: int = 1, step_function=small_run.train_step) -> None:
     small_run.run(
         folder, until_step, lease_epoch=lease_epoch, checkpoint_every_steps=1, keep_good_every_steps=1_000,
-        step_function=small_run.train_step,
+        step_function=step_function,
     )  # fmt: skip
-    return TemporaryCheckpoints(str(folder / "work"), lease_epoch)
 
 
 def killed(folder: Path, step: int) -> list:
@@ -55,10 +48,7 @@ def killed(folder: Path, step: int) -> list:
         return small_run.train_step(*arguments)
 
     with pytest.raises(KilledError):
-        small_run.run(
-            folder, STEPS, lease_epoch=1, checkpoint_every_steps=1, keep_good_every_steps=1_000,
-            step_function=step_function,
-        )  # fmt: skip
+        run(folder, STEPS, step_function=step_function)
     return [found for found in TemporaryCheckpoints(str(folder / "work"), 1).all() if found.is_complete]
 
 
@@ -67,63 +57,61 @@ def segments_of(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in sorted((folder / "work" / "segments").iterdir())}
 
 
-def test_a_run_that_resumes_from_segments_commits_the_bytes_of_an_undisturbed_one(tmp_path, undisturbed):
-    newest = killed(tmp_path, 8)[-1]
-    before = Reader(f"{newest.folder}/checkpoint").manifest
-    assert {name: len(entries) for name, entries in before.segments.items()} == {METRICS: 2, SOURCE_LOSSES: 5}
-    run(tmp_path, STEPS, lease_epoch=2)
-    milestone = [key for key in small_run.committed_bytes(undisturbed) if key.startswith(f"{STEPS}/")]
-    found = small_run.committed_bytes(tmp_path)
-    assert {key: found[key] for key in milestone} == small_run.committed_bytes(undisturbed)
-    assert not (tmp_path / "work" / "segments").exists(), "segments outlived the checkpoints that need them"
+def resume(folder: str) -> run_state.RunState:
+    return run_state.resumed(folder, small_run.state_like, averages=("averaged",))
+
+
+def test_a_run_that_resumes_from_blocks_commits_the_bytes_of_an_undisturbed_one(tmp_path):
+    newest = killed(tmp_path / "killed", 8)[-1]
+    parts = [key for key in Reader(f"{newest.folder}/checkpoint").manifest.files if ".parquet/" in key]
+    assert (len([key for key in parts if key.startswith(METRICS)]), len(parts)) == (3, 9)
+    run(tmp_path / "killed", STEPS, lease_epoch=2)
+    run(tmp_path / "undisturbed", STEPS)
+    assert small_run.committed_bytes(tmp_path / "killed") == small_run.committed_bytes(tmp_path / "undisturbed")
+    assert not (tmp_path / "killed" / "work" / "segments").exists(), "segments outlived the run"
 
 
 def test_each_block_is_written_once(tmp_path, monkeypatch):
     written = []
-    write = run_state.Segments.write
+    link = run_state.Segments.link
 
-    def counted(self, tables):
-        entries = write(self, tables)
-        written.append(segments_of(tmp_path))
+    def counted(self, tables, files):
+        entries = link(self, tables, files)
+        written.append(segments_of(tmp_path) if entries else {})
         return entries
 
-    monkeypatch.setattr(run_state.Segments, "write", counted)
+    monkeypatch.setattr(run_state.Segments, "link", counted)
     killed(tmp_path, 10)
     assert len(written) > 5
     assert all(earlier.items() <= later.items() for earlier, later in itertools.pairwise(written))
     assert len(written[-1]) == 9 // BLOCK + 2 * 9 // BLOCK
 
 
-def test_every_table_beside_a_checkpoint_is_read_whole(tmp_path):
-    for found in killed(tmp_path, 9):
-        path = f"{found.folder}/checkpoint"
-        metrics = MetricsTable.from_parquet(checkpoint.read_beside(path, METRICS))
-        losses = SourceLossesTable.from_parquet(checkpoint.read_beside(path, SOURCE_LOSSES))
-        assert [metrics[index].step for index in range(len(metrics))] == list(range(1, found.step + 1))
-        assert [losses[index].step for index in range(len(losses))] == [
-            step for step in range(1, found.step + 1) for _ in range(2)
-        ]
-
-
-def test_a_good_checkpoint_needs_no_segments(tmp_path):
-    every = killed(tmp_path, 9)
-    (good,) = [found for found in every if found.is_good]
-    shutil.rmtree(tmp_path / "work" / "segments")
-    like = small_run.state_like
-    assert len(run_state.resumed(good.folder, like, averages=("averaged",)).metrics) == good.step
-    newest = every[-1]
-    temporary = TemporaryCheckpoints(str(tmp_path / "work"), 1)
-    assert not temporary.mark_good(newest.step, good_steps=99), "it is nothing without them"
+def test_every_checkpoint_is_whole_without_the_segments(tmp_path):
+    run(tmp_path / "done", STEPS)
+    milestones = [(step, str(folder)) for step, folder in small_run.records(tmp_path / "done").items()]
+    temporary = [(found.step, found.folder) for found in killed(tmp_path / "killed", 9)]
+    shutil.rmtree(tmp_path / "killed" / "work" / "segments")
+    for step, folder in (*milestones, *temporary):
+        path = f"{folder}/checkpoint"
+        metrics = MetricsTable.from_parquet(*checkpoint.read_beside(path, METRICS))
+        losses = SourceLossesTable.from_parquet(*checkpoint.read_beside(path, SOURCE_LOSSES))
+        assert [metrics[index].step for index in range(len(metrics))] == list(range(1, step + 1))
+        rows = [losses[index] for index in range(len(losses))]
+        assert [row.step for row in rows] == [step for step in range(1, step + 1) for _ in range(2)]
+        draws = read_draws(f"{folder}/{SOURCE_LOSSES}")
+        assert sum(draws.num_sequences) == sum(row.num_sequences for row in rows), "a report reads every part"
+        assert len(resume(folder).metrics) == step
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
-def test_a_damaged_segment_is_refused_and_named(tmp_path, damage):
+def test_a_damaged_block_is_refused_and_named(tmp_path, damage):
     newest = killed(tmp_path, 9)[-1]
-    (path, *_) = sorted((tmp_path / "work" / "segments").iterdir())
+    path = Path(newest.folder) / METRICS / "000001.parquet"
     data = path.read_bytes()
     if damage == "missing":
         path.unlink()
     else:
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     with expect_error(TornCheckpointError):
-        run_state.resumed(newest.folder, small_run.state_like, averages=("averaged",))
+        resume(newest.folder)

@@ -2,17 +2,24 @@
 
 import gzip
 import io
+import struct
 import tarfile
 import zipfile
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from runtime.text.drops import DropLedger
 from runtime.text.extraction import limits
 from runtime.text.extraction.archive import list_units
 from runtime.text.extraction.extract import extract
+from runtime.text.extraction.extracted import DamagedFileError
 from runtime.text.extraction.formats import JsonLines, PlainText, ServiceModels
+from runtime.text.extraction.guard import unguarded
 from runtime.text.extraction.limits import Limits
+from runtime.text.extraction.parquet_rows import read_rows
+from tests.catalogue import expect_error
 
 LINES = b'{"text": "a toy"}\n' * 100 + b" " * 2_000_000
 
@@ -62,3 +69,36 @@ def test_a_file_that_unpacks_beyond_the_ratio_is_damaged_from_there_on(tmp_path,
 def test_a_document_above_the_size_is_too_large(tmp_path, name, data, format_):
     zipped(tmp_path / "a.zip", name, data)
     assert counts(tmp_path / "a.zip", format_, Limits(max_document_bytes=39_999)) == (0, {"too large": 1})
+
+
+def test_a_zip_archive_of_very_many_members_is_damaged(tmp_path):
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 3, 20, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0)
+    directory = b"".join(entry + b"%05d." % number for number in range(30_000))
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, len(directory), 0, 0)
+    (tmp_path / "a.zip").write_bytes(directory + end)
+    bounds = Limits(max_document_memory=1 << 20)
+    listing = list_units(str(tmp_path / "a.zip"), "", (PlainText(),), unit_bytes=1 << 30, limits=bounds)
+    assert listing.units == [] and "max_document_memory" in (listing.damage or "")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_tar_header_of_gigabytes_is_never_read(tmp_path, kind):
+    info = tarfile.TarInfo("a")
+    info.type, info.size = kind, 3 << 30
+    with (tmp_path / "a.tar").open("wb") as file:
+        file.write(info.tobuf())
+        file.truncate(4 << 30)
+    bounds = Limits(max_document_memory=64 << 20)
+    listing = list_units(str(tmp_path / "a.tar"), "", (PlainText(),), unit_bytes=1 << 30, limits=bounds)
+    assert listing.units == [] and str(info.size)[:1] in (listing.damage or "")
+
+
+def test_a_parquet_footer_has_limits(tmp_path):
+    names = [f"column {number}" for number in range(100)]
+    pq.write_table(pa.table({name: ["a toy"] for name in [*names, "text"]}), tmp_path / "a.parquet")
+    with (tmp_path / "a.parquet").open("rb") as file:
+        assert [row for _, row in read_rows(file, "a", "text", None, Limits(), unguarded)] == [{"text": "a toy"}]
+        with expect_error(DamagedFileError):
+            list(read_rows(file, "a", "text", None, Limits(max_document_bytes=5_000), unguarded))
+        with expect_error(DamagedFileError):
+            list(read_rows(file, "a", "words", None, Limits(), unguarded))

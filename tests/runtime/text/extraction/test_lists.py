@@ -50,6 +50,14 @@ def test_a_list_of_which_less_than_half_is_linked_stays(percent, wrapped):
     assert found.count("link ") == round(300 * percent / 500)
 
 
+def test_a_fact_with_four_links_stays_under_its_heading():
+    fact = (
+        "that the <a>small grey field mouse</a> is a kind of <a>field mouse</a> from the <a>northern island</a>, and "
+        "is found only in a stretch of forest smaller than the area of <a>the harbour</a>?"
+    )
+    assert "smaller than the area of the harbour?" in text(f"<h2>Facts</h2><ul><li>... {fact}</li></ul>")
+
+
 def test_links_of_a_list_keep_what_is_in_them():
     found = text(f"<ul><li>{'word ' * 20}<a>one<br>two <b>–</b> <sup>2</sup></a></li></ul>")
     assert "one\n" in found

@@ -84,6 +84,7 @@ def test_a_reference_is_a_character(reference):
         ("<table><tr><td><a>1979</a>–<a>1983</a></td></tr></table>", "1979–1983"),
         ("<p>我<b>爱</b>你们大家。<b>北</b><b>京</b>很大。</p>", "我爱你们大家。北京很大。"),
         ("<p>“<i>Hamlet</i>” is a play, if <i>x</i> ≤ <i>y</i>.</p>", "“Hamlet” is a play, if x ≤ y."),
+        ("<p>Price: 10 <b>€</b> each, if <i>x</i> − <i>y</i> holds.</p>", "Price: 10 € each, if x − y holds."),
         ("<table><tr><td><span>n<sup>º</sup></span></td></tr></table>", "nº"),
         ("<table><tr><th>k</th></tr><tr><td><b><i>x</i>²</b><br></td></tr></table>", "k\nx²"),
         ("<p><math><mi>α</mi><mo>−</mo><msup><mi>β</mi><mn>2</mn></msup></math></p>", "$α−β^{2}$"),
