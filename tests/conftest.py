@@ -83,8 +83,8 @@ settings.load_profile("suite")
 
 # A test computes little, and often once, so optimising machine code would take most of its time. XLA compiles without
 # optimisation, with JAX 0.10 by its older generator of fusions (a third of the newer one's time), and in one module,
-# since all cores are busy. tests/end_to_end compiles as a run does; the whole suite does so with
-# XLA_FLAGS=--xla_backend_optimization_level=3 in the environment.
+# since all cores are busy. The whole suite compiles as a run does with XLA_FLAGS=--xla_backend_optimization_level=3 in
+# the environment.
 if OPTIMIZATION not in os.environ.get("XLA_FLAGS", ""):
     fusions = OLDER_FUSIONS if importlib.metadata.version("jaxlib").startswith("0.10.") else ""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OPTIMIZATION}=0 {ONE_MODULE} {fusions}".strip()
@@ -105,6 +105,10 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 # All processes share the summaries of source files. A test of their absence sets a folder of its own.
 os.environ.setdefault("MARIN_DAG_CACHE", f"{os.environ[SHARED_BY_WORKERS]}/cache")
+
+# gcsfs reads this at its import, which may come before the first fake Cloud Storage; unset, it asks a server for a
+# minute of what kind a bucket is.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
 # Ray runs its workers at niceness 15. Beside other tests on a busy machine, a step of one second would take a minute.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 -- its own name
