@@ -7,6 +7,7 @@
 """
 
 import atexit
+import functools
 import gc
 import importlib.metadata
 import importlib.util
@@ -23,6 +24,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from marin_dag.ledger import provenance
 from marin_dag.run.ray.cluster import ensure_token
 from tests import catalogue
 from tests.gcs_server.control import GcsServerProcess
@@ -56,6 +58,10 @@ LONGEST_FILES = (
 )
 """Files that start first. A long file that starts last would keep one worker busy while the others wait."""
 TOGETHER = {
+    "a Ray cluster with a dashboard": (
+        "tests/marin_dag/run/ray/test_cluster.py",
+        "tests/marin_dag/run/ray/test_detach.py",
+    ),
     # `ray_cluster` takes seconds of processor time to start, and more while it runs.
     "a Ray cluster": (
         "tests/marin_dag/run/ray/test_control_actor.py",
@@ -63,6 +69,9 @@ TOGETHER = {
         "tests/marin_dag/ledger/test_fencing.py",
         "tests/marin_dag/run/test_force.py",
         "tests/marin_dag/run/test_driver.py",
+        "tests/marin_dag/run/test_input_files.py",
+        "tests/marin_dag/run/test_output_warnings.py",
+        "tests/marin_dag/run/test_request_polling.py",
     ),
     # Importing torch takes six seconds (tests/deferred_import.py).
     "torch": (
@@ -116,6 +125,14 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 -- its own name
 # A script's background job ignores SIGINT, and so would every process that the suite starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def asks_git_once() -> Iterator[None]:
+    """Ask git for the state of a folder once a process instead of once a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provenance, "git_state", functools.cache(provenance.git_state))
+        yield
 
 
 @pytest.fixture(scope="session")
