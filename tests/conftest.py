@@ -7,6 +7,7 @@
 """
 
 import atexit
+import functools
 import gc
 import importlib.metadata
 import importlib.util
@@ -23,6 +24,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from marin_dag.ledger import provenance
 from marin_dag.run.ray.cluster import ensure_token
 from tests import catalogue
 from tests.gcs_server.control import GcsServerProcess
@@ -56,6 +58,10 @@ LONGEST_FILES = (
 )
 """Files that start first. A long file that starts last would keep one worker busy while the others wait."""
 TOGETHER = {
+    "a Ray cluster with a dashboard": (
+        "tests/marin_dag/run/ray/test_cluster.py",
+        "tests/marin_dag/run/ray/test_detach.py",
+    ),
     # `ray_cluster` takes seconds of processor time to start, and more while it runs.
     "a Ray cluster": (
         "tests/marin_dag/run/ray/test_control_actor.py",
@@ -63,6 +69,9 @@ TOGETHER = {
         "tests/marin_dag/ledger/test_fencing.py",
         "tests/marin_dag/run/test_force.py",
         "tests/marin_dag/run/test_driver.py",
+        "tests/marin_dag/run/test_input_files.py",
+        "tests/marin_dag/run/test_output_warnings.py",
+        "tests/marin_dag/run/test_request_polling.py",
     ),
     # Importing torch takes six seconds (tests/deferred_import.py).
     "torch": (
@@ -83,8 +92,8 @@ settings.load_profile("suite")
 
 # A test computes little, and often once, so optimising machine code would take most of its time. XLA compiles without
 # optimisation, with JAX 0.10 by its older generator of fusions (a third of the newer one's time), and in one module,
-# since all cores are busy. tests/end_to_end compiles as a run does; the whole suite does so with
-# XLA_FLAGS=--xla_backend_optimization_level=3 in the environment.
+# since all cores are busy. The whole suite compiles as a run does with XLA_FLAGS=--xla_backend_optimization_level=3 in
+# the environment.
 if OPTIMIZATION not in os.environ.get("XLA_FLAGS", ""):
     fusions = OLDER_FUSIONS if importlib.metadata.version("jaxlib").startswith("0.10.") else ""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OPTIMIZATION}=0 {ONE_MODULE} {fusions}".strip()
@@ -106,12 +115,24 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # All processes share the summaries of source files. A test of their absence sets a folder of its own.
 os.environ.setdefault("MARIN_DAG_CACHE", f"{os.environ[SHARED_BY_WORKERS]}/cache")
 
+# gcsfs reads this at its import, which may come before the first fake Cloud Storage; unset, it asks a server for a
+# minute of what kind a bucket is.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+
 # Ray runs its workers at niceness 15. Beside other tests on a busy machine, a step of one second would take a minute.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 -- its own name
 
 # A script's background job ignores SIGINT, and so would every process that the suite starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def asks_git_once() -> Iterator[None]:
+    """Ask git for the state of a folder once a process instead of once a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provenance, "git_state", functools.cache(provenance.git_state))
+        yield
 
 
 @pytest.fixture(scope="session")

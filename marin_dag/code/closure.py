@@ -61,6 +61,7 @@ class Closures:
         self.sources = sources
         self._traces = Traces(sources)
         self._keepers: dict[Target, bool] = {}
+        self._texts: dict[Place, str] = {}
 
     def closure(self, start: Iterable[Place]) -> Closure:
         """Return what `start` reaches, and what importing its modules runs."""
@@ -84,15 +85,14 @@ class Closures:
 
     def texts(self, start: Iterable[Place]) -> dict[str, str]:
         """Return name and readable source of each definition of the closure."""
-        parsed = {}
-        found = {}
-        for name, place in _widest(self._reached(start).scans).items():
-            if place.module not in parsed:
-                parsed[place.module] = self.sources.parsed(place.module)
-            module = parsed[place.module]
+        widest = _widest(self._reached(start).scans)
+        unread = [place for place in widest.values() if place not in self._texts]
+        modules = {name: self.sources.parsed(name) for name in {place.module for place in unread}}
+        for place in unread:
+            module = modules[place.module]
             statements = module.executed if place.name == EFFECTS else module.definitions[place.name]
-            found[name] = source_text(module, statements, place.aspect)
-        return found
+            self._texts[place] = source_text(module, statements, place.aspect)
+        return {name: self._texts[place] for name, place in widest.items()}
 
     def _digests(self, start: list[Place], reached: _Reached) -> dict[str, str]:
         widest = _widest(reached.scans)

@@ -1,11 +1,13 @@
 """Provenance: where and with what software an output was made. Recorded with the output, never part of an identity."""
 
 import datetime
+import functools
 import getpass
 import hashlib
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -112,14 +114,19 @@ def _lock_of(folder: Path) -> str | None:
     return None
 
 
+@functools.cache
 def installed_packages() -> dict[str, str]:
     """Return name and version of every distribution that this interpreter sees."""
-    # The metadata are parsed once: `distribution.name` and `.version` would each parse the file again.
     import importlib.metadata  # a plan needs none of it, and the import takes as long as that of all records
 
-    read = (distribution.metadata for distribution in importlib.metadata.distributions())
-    # A half-removed package has no metadata left.
-    return dict(sorted((metadata["Name"], metadata["Version"]) for metadata in read if metadata["Name"]))
+    found = {}
+    for distribution in importlib.metadata.distributions():
+        # `distribution.metadata` would parse the whole file, which takes ten times as long.
+        headers = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        name, version = (re.search(rf"^{field}: *(\S+)", headers, re.MULTILINE) for field in ("Name", "Version"))
+        if name and version:  # a half-removed package has no metadata left
+            found[name[1]] = version[1]
+    return dict(sorted(found.items()))
 
 
 def _keep_environment(store: Store) -> str:

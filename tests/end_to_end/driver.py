@@ -83,8 +83,8 @@ class Driver:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a process that compiles as a run does, without the Ray settings of this one."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XLA_"))}
+    """Return the environment of a driver, without the Ray settings of this process."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return kept | {
         "PYTHONPATH": str(ROOT),
         "RAY_AUTH_TOKEN": TOKEN,

@@ -4,11 +4,13 @@ With FILE_LIMIT set, no file of its may grow beyond so many bytes; with LARGE, o
 with LARGE_BY, by the library of that name.
 """
 
+import itertools
 import os
 import resource
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from marin_dag.errors import UserError
@@ -43,21 +45,23 @@ def graph(seconds: float, marks: str) -> list[Step[Any]]:
     return [a, b, both, shards, main, branch]
 
 
-def die_before(write: int) -> None:
-    """Make this process kill itself before its store write number `write`, which no exception handler can see."""
-    left = [write]
+def watch_writes(dies_before: int | None, log: Path | None = None) -> None:
+    """Log each store write of this process, and kill it before one of them, which no exception handler can see."""
+    numbers = itertools.count()
 
-    def dying(operation: Any) -> Any:
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            if left[0] == 0:
+    def watched(name: str, operation: Any) -> Any:
+        def wrapped(store: LocalStore, path: str, *arguments: Any, **options: Any) -> Any:
+            if next(numbers) == dies_before:
                 os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-            return operation(*arguments, **options)
+            if log is not None:
+                with log.open("a") as file:
+                    file.write(f"{name} {path}\n")
+            return operation(store, path, *arguments, **options)
 
         return wrapped
 
     for name in ("create", "write", "write_blocks", "delete", "copy", "make_folder", "settle"):
-        setattr(LocalStore, name, dying(getattr(LocalStore, name)))
+        setattr(LocalStore, name, watched(name, getattr(LocalStore, name)))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -36,7 +36,7 @@ EXECUTION = {"score": {"files_in_flight", "tokens_per_batch"}}
 PROGRAM = """
 import json, sys
 from tests.pipelines.test_identity import arguments, digests_of
-print(json.dumps(digests_of(arguments(sys.argv[1], sys.argv[2]))))
+print(json.dumps({pipeline: digests_of(arguments(pipeline, sys.argv[1])) for pipeline in sys.argv[2:]}))
 """
 
 
@@ -69,13 +69,12 @@ def test_another_prefix_gives_the_same_digests(pipeline: str, tmp_path: Path) ->
     assert one == other == digests_of(parsed)
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
-def test_another_machine_checkout_and_environment_give_the_same_digests(pipeline: str, tmp_path: Path) -> None:
+def test_another_machine_checkout_and_environment_give_the_same_digests(tmp_path: Path) -> None:
     for package in ("marin_dag", "steps", "runtime", "pipelines", "tests"):
         shutil.copytree(ROOT / package, tmp_path / "elsewhere" / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path / "elsewhere")
     found = subprocess.run(
-        [sys.executable, "-c", PROGRAM, pipeline, write_corpus(tmp_path / "far" / "away")],
+        [sys.executable, "-c", PROGRAM, write_corpus(tmp_path / "far" / "away"), *PIPELINES],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": os.pathsep.join([str(tmp_path / "elsewhere"), *sys.path]),
@@ -96,7 +95,8 @@ def test_another_machine_checkout_and_environment_give_the_same_digests(pipeline
         text=True,
     )
     assert found.returncode == 0, found.stderr
-    assert json.loads(found.stdout) == digests_of(arguments(pipeline, write_corpus(tmp_path / "corpus")))
+    corpus = write_corpus(tmp_path / "corpus")
+    assert json.loads(found.stdout) == {pipeline: digests_of(arguments(pipeline, corpus)) for pipeline in PIPELINES}
 
 
 @pytest.mark.parametrize("resources", [Gpu("H200", 8), Tpu("v5litepod-256", num_slices=2), Cpu(64)])

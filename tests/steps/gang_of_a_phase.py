@@ -1,8 +1,9 @@
-"""A training phase on two hosts, then its evaluation, and a driver of both: python gang_of_a_phase.py FOLDER LAST.
+"""A training phase on two hosts, another step, and a driver of both: python gang_of_a_phase.py FOLDER OTHER.
 
-LAST is `phase` or `evaluation`; with `replicas` each host of the phase has a copy of the parameters. The batches of
-each host, and the tokens it read for them, are recorded beside the temporary checkpoints. The file FOLDER/dies names
-the host that dies and its step, once. With a file FOLDER/requests, a request to save is sent at one step.
+OTHER is `evaluation`, of the phase, or `replicas`, a phase of which each host has a copy of the parameters. The batches
+of each host, and the tokens it read for them, are recorded beside the temporary checkpoints. The file FOLDER/dies names
+the host of the first phase that dies and its step, once. With a file FOLDER/requests, a request to save is sent at one
+step.
 """
 
 import functools
@@ -75,7 +76,8 @@ def build_recorded(
 ) -> Callable:
     """Return the train step, which first logs the digest of this host's rows of each batch."""
     host = context.host.index
-    take, updates, dies_at = build(*arguments, **keywords), itertools.count(), killed_at(orders, host)
+    take, updates = build(*arguments, **keywords), itertools.count()
+    dies_at = killed_at(orders, host) if context.name == "phase" else None
 
     def recorded(state: Any, tokens: Any, segment_ids: Any, numbers: Any) -> Any:
         update = next(updates)
@@ -170,16 +172,24 @@ def config_on(cache: Any) -> TrainPhaseConfig:
     )
 
 
-def phase_step(copies: int = 1) -> Step[TrainPhaseResult]:
-    return recorded_phase("phase", config_on(text_step()).model_copy(update={"replica_parallel": copies}))
+def phase_step() -> Step[TrainPhaseResult]:
+    return recorded_phase("phase", config_on(text_step()))
 
 
-def main(folder: str, last: str) -> int:
-    phase = phase_step(NUM_HOSTS if last == "replicas" else 1)
+def replicas_step() -> Step[TrainPhaseResult]:
+    """Another phase."""
+    return recorded_phase(
+        "replicas", config_on(text_step()).model_copy(update={"seed": 1, "replica_parallel": NUM_HOSTS})
+    )
+
+
+def main(folder: str, other: str) -> int:
+    phase, words = phase_step(), words_step()
     steps: list[Any] = [text_step(), phase]
-    if last == "evaluation":
-        words = words_step()
+    if other == "evaluation":
         steps += [words, counted_evaluation("evaluation", evaluation_on(phase, text_step(), words))]
+    else:
+        steps.append(replicas_step())
     display = display_for(stream_is_terminal=False)
     store = open_store(f"{folder}/runs")
     return Run(steps, store, RayBackend(), display, command="again", back_off_seconds=0.01).run()

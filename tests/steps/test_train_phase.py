@@ -369,7 +369,6 @@ def gradients(trajectory: Trajectory) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "axes",
     [
-        {"replica_parallel": 8},
         {"replica_parallel": 2, "model_parallel": 2, "num_microbatches": 2},
         {"replica_parallel": 2, "context_parallel": 2},
     ],
@@ -460,7 +459,7 @@ def test_a_phase_resumes_with_another_number_of_replicas(tmp_path, phase, use_de
     whole.run(phase)
     use_devices(8)
     moved.resources = GANG
-    for until_step, replicas in ((3, 2), (5, 8), (8, 1)):
+    for until_step, replicas in ((3, 2), (8, 8)):
         moved.run(until(phase, until_step, replica_parallel=replicas))
         assert moved.events()[0]["mesh"]["replica"] == replicas
     losses = [[trajectory.metrics(8)[row].loss for row in range(8)] for trajectory in (whole, moved)]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,7 @@ from tests.steps.gang_of_a_phase import (
     config_on,
     evaluation_on,
     phase_step,
+    replicas_step,
     text_step,
     words_step,
 )
@@ -46,10 +48,9 @@ def cluster() -> Iterator[RayNodes]:
         yield cluster
 
 
-def drive(cluster: RayNodes, folder: Path, last: str = "phase") -> str:
+def drive(cluster: RayNodes, folder: Path, other: str) -> str:
     """Run once; return the messages of the driver."""
-    folder.mkdir(exist_ok=True)
-    command = [sys.executable, "tests/steps/gang_of_a_phase.py", str(folder), last]
+    command = [sys.executable, "tests/steps/gang_of_a_phase.py", str(folder), other]
     done = subprocess.run(command, cwd=ROOT, env=cluster.environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -64,9 +65,20 @@ def undisturbed(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
+@pytest.fixture(scope="module")
+def killed(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the same phase, of which a random host died at a random step, and one with a copy on each host."""
+    folder, chance = tmp_path_factory.mktemp("killed"), random.Random(1)
+    (folder / "dies").write_text(
+        f"{chance.randrange(NUM_HOSTS)} {chance.randrange(CHECKPOINT_EVERY_STEPS + 1, UNTIL_STEP)}"
+    )
+    output = drive(cluster, folder, "replicas")
+    assert "attempt 2" in output, output
+    return folder
+
+
 def work_of(folder: Path) -> Path:
-    (work,) = [path.parent for path in (folder / "runs" / "work").glob("*/seen")]
-    return work
+    return folder / "runs" / "work" / phase_step().digest
 
 
 def given(folder: Path) -> list[list[list[str]]]:
@@ -84,28 +96,17 @@ def digested_steps(work: Path) -> list[int]:
     return [event["step"] for log in logs for event in read_events(str(log)) if event["event"] == "digest"]
 
 
-def phase_of(committed: dict) -> tuple[dict, dict[str, bytes]]:
-    """Result and files of the end of the phase."""
-    (found,) = [value for key, value in committed.items() if key.endswith(f"@{UNTIL_STEP}")]
-    return found
+def made_by(folder: Path, step: Step[Any]) -> tuple[dict, dict[str, bytes]]:
+    """Result and files of a step; of a phase, of its end."""
+    return committed_bytes(folder / "runs")[step.key]
 
 
 def test_one_host_killed_at_a_random_step_the_gang_ends_with_the_leaves_and_batches_of_an_undisturbed_one(
-    cluster: RayNodes, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    undisturbed: Path, killed: Path, capsys: pytest.CaptureFixture
 ):
-    chance = random.Random(1)
-    host, dies_at = chance.randrange(NUM_HOSTS), chance.randrange(CHECKPOINT_EVERY_STEPS + 1, UNTIL_STEP)
-    (tmp_path / "dies").write_text(f"{host} {dies_at}")
-    output = drive(cluster, tmp_path)
-    assert "attempt 2" in output, output
-    assert (tmp_path / "died").exists()
-
-    got, digests = committed_bytes(tmp_path / "runs"), {text_step().digest, phase_step().digest}
-    expected = {
-        key: made for key, made in committed_bytes(undisturbed / "runs").items() if key.split("@")[0] in digests
-    }
-    assert got.keys() == expected.keys()
-    (result, files), (result_again, files_again) = phase_of(expected), phase_of(got)
+    host, dies_at = map(int, (killed / "died").read_text().split())
+    assert made_by(killed, text_step()) == made_by(undisturbed, text_step())
+    (result, files), (result_again, files_again) = (made_by(folder, phase_step()) for folder in (undisturbed, killed))
     assert result_again == result
     assert files_again.keys() == files.keys()
     assert [name for name in files if files[name] != files_again[name]] == []
@@ -115,7 +116,7 @@ def test_one_host_killed_at_a_random_step_the_gang_ends_with_the_leaves_and_batc
     assert 0 < TrainPhaseResult.model_validate(result).num_skipped < UNTIL_STEP
 
     (whole,) = given(undisturbed)
-    first, *_, last = given(tmp_path)
+    first, *_, last = given(killed)
     first_step = UNTIL_STEP - len(last[0])
     assert first_step % CHECKPOINT_EVERY_STEPS == 0 and first_step <= dies_at, (
         "it went on from a checkpoint, not from scratch"
@@ -125,7 +126,7 @@ def test_one_host_killed_at_a_random_step_the_gang_ends_with_the_leaves_and_batc
         assert last[number] == whole[number][first_step:]
         assert first[number] == whole[number][: len(first[number])]
     assert len(first[host]) == dies_at
-    works = [work_of(undisturbed), work_of(tmp_path)]
+    works = [work_of(undisturbed), work_of(killed)]
     logged = [step for work in works for step in digested_steps(work)]
     num_compared = len(logged) - len(set(logged))
     assert num_compared >= len([step for step in digested_steps(works[0]) if step > first_step]) > 0
@@ -180,7 +181,7 @@ def test_two_hosts_commit_the_bytes_and_validate_to_the_figures_of_one_host_with
 ):
     alone = Trajectory(tmp_path, "e" * 64)
     alone.run(config_on(text_of(undisturbed)))
-    result, files = phase_of(committed_bytes(undisturbed / "runs"))
+    result, files = made_by(undisturbed, phase_step())
     assert alone.at(UNTIL_STEP).result == TrainPhaseResult.model_validate(result)
     expected = alone.files(UNTIL_STEP)
     assert [name for name in files if "/parts/" not in name and files[name] != expected[name]] == []
@@ -194,13 +195,12 @@ def test_two_hosts_commit_the_bytes_and_validate_to_the_figures_of_one_host_with
 
 
 def test_two_hosts_that_hold_a_copy_each_commit_the_bytes_that_two_cores_of_one_host_commit(
-    cluster: RayNodes, use_devices, tmp_path: Path
+    killed: Path, use_devices, tmp_path: Path
 ):
-    drive(cluster, tmp_path, "replicas")
-    result, files = phase_of(committed_bytes(tmp_path / "runs"))
+    result, files = made_by(killed, replicas_step())
     use_devices(NUM_HOSTS)
-    alone = Trajectory(tmp_path / "alone", "e" * 64)
-    alone.run(config_on(text_of(tmp_path)))
+    alone = Trajectory(tmp_path, "e" * 64)
+    alone.run(config_on(text_of(killed)).model_copy(update={"seed": 1}))
     assert alone.at(UNTIL_STEP).result == TrainPhaseResult.model_validate(result)
     expected = alone.files(UNTIL_STEP)
     assert [name for name in files if "/parts/" not in name and files[name] != expected[name]] == []
@@ -214,7 +214,7 @@ def test_a_host_reads_its_own_rows_alone_and_writes_what_it_alone_holds(undistur
     read = [int(path.read_text()) for path in sorted((work_of(undisturbed) / "seen").glob("*-read"))]
     held_out = [NUM_WINDOWS // NUM_HOSTS + 1, NUM_WINDOWS // NUM_HOSTS]
     assert read == [(rows + windows) * SEQUENCE_LENGTH for windows in held_out]
-    _, files = phase_of(committed_bytes(undisturbed / "runs"))
+    _, files = made_by(undisturbed, phase_step())
     parts = [json.loads(content) for name, content in sorted(files.items()) if "/parts/" in name]
     assert len(parts) == NUM_HOSTS
     chunks = [{name for name in part if "/arrays/" in name and not name.endswith("zarr.json")} for part in parts]
@@ -235,7 +235,7 @@ def test_two_hosts_evaluate_to_the_figures_of_one_each_reading_its_own_windows_a
     assert {host: int(files[f"read-by-{host}.txt"]) // SEQUENCE_LENGTH for host in range(NUM_HOSTS)} == {0: 11, 1: 10}
     assert result.hot["books"] == pytest.approx(result.hot["web"], rel=1e-6) != result.hot["code"]
 
-    (result_of_phase, _) = phase_of(committed)
+    (result_of_phase, _) = made_by(undisturbed, phase_step())
     (checkpoint,) = (undisturbed / "runs" / "outputs").glob(f"*/*/step-{UNTIL_STEP}/checkpoint/manifest.json")
     phase = Input(
         name="phase",

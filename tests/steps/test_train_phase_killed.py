@@ -120,9 +120,6 @@ def train_to_the_end(xla_flags: str | None, *arguments: Any) -> Any:
     [
         (1, False, None),
         (2, False, None),
-        (2, True, None),
-        (4, True, None),
-        (8, True, None),
         (8, True, "--xla_backend_optimization_level=3"),  # the machine code of a run, which that of the suite is not
     ],
     ids=str,

@@ -61,6 +61,10 @@ from tests.marin_dag.toy_steps import (
     write,
 )
 
+each_backend_on_a_store = pytest.mark.parametrize(
+    ("prefix", "backend"), [("local", "in_process"), ("gcs", "ray")], indirect=True
+)
+
 
 class Recorder(LineDisplay):
     """Display that keeps what a user would see."""
@@ -120,6 +124,7 @@ def a_graph(marks: Path) -> list[Step[Any]]:
     return [a, b, both, join("again", JoinConfig(texts=(both, both), marks=str(marks)))]
 
 
+@each_backend_on_a_store
 def test_a_graph_runs_in_order_and_each_step_once(prefix: str, tmp_path: Path, backend: Backend):
     steps = a_graph(tmp_path / "marks")
     code, display = run(prefix, list(reversed(steps)), backend)
@@ -238,6 +243,7 @@ def test_a_record_holds_the_identity_the_result_and_the_manifest(prefix: str, tm
     assert prefix not in json.dumps(made.result)
 
 
+@each_backend_on_a_store
 def test_the_log_of_a_step_lies_beside_its_attempt(prefix: str, tmp_path: Path, backend: Backend):
     steps = a_graph(tmp_path / "marks")
     run(prefix, steps, backend)
@@ -551,6 +557,7 @@ def test_attempts_with_progress_are_no_crash_loop(tmp_path: Path):
     assert executions(marks) == {"slow": 7}
 
 
+@each_backend_on_a_store
 def test_shards_return_in_order_and_belong_to_the_output(prefix: str, tmp_path: Path, backend: Backend):
     step = squares("squares", ShardsConfig(num_shards=5))
     code, display = run(prefix, [step], backend)
@@ -560,6 +567,7 @@ def test_shards_return_in_order_and_belong_to_the_output(prefix: str, tmp_path: 
     assert output(prefix, step, "shards/00003/square.txt") == "9"
 
 
+@each_backend_on_a_store
 def test_finished_shards_do_not_run_again(prefix: str, tmp_path: Path, backend: Backend):
     marks = tmp_path / "marks"
     step = squares("squares", ShardsConfig(num_shards=6, marks=str(marks), fail_at=5))
@@ -636,6 +644,7 @@ def test_a_finished_shard_whose_bytes_changed_runs_again(tmp_path: Path):
     assert output(prefix, step, "shards/00001/square.txt") == "1"
 
 
+@each_backend_on_a_store
 def test_other_steps_start_from_published_milestones(prefix: str, tmp_path: Path, backend: Backend):
     main = count("main", CountConfig(stride=2, until_step=10))
     branch = count("branch", CountConfig(stride=7, until_step=8, start=main.at(step=5)))

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,33 +58,23 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return committed_bytes(folder / "runs")
 
 
-def test_killed_before_any_write_the_next_run_commits_the_same_bytes(tmp_path: Path):
-    command = [sys.executable, "tests/marin_dag/kill_everywhere.py", str(tmp_path)]
+def kill_everywhere(folder: Path, *options: str) -> Any:
+    """Run `kill_everywhere.py`; return what its last line says."""
+    command = [sys.executable, "-m", "tests.marin_dag.kill_everywhere", str(folder), *options]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 50
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
+def test_killed_before_any_kind_of_write_the_next_run_commits_the_same_bytes(tmp_path: Path):
+    assert kill_everywhere(tmp_path, "--one-of-each-kind") >= 15
+
+
 def test_drivers_and_workers_killed_at_random_over_a_faulty_store_make_the_same_bytes(tmp_path: Path):
-    command = [sys.executable, "-m", "tests.marin_dag.kill_everywhere", str(tmp_path), "--kills", "15", "--server"]
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    tally = json.loads(done.stdout.splitlines()[-1])
-    assert tally["drivers_killed"] + tally["workers_killed"] == 15
+    tally = kill_everywhere(tmp_path, "--kills", "6", "--server")
+    assert tally["drivers_killed"] + tally["workers_killed"] == 6
     assert tally["faults"] > 0.02 * tally["requests"] > 0
-
-
-@pytest.mark.slow
-def test_drivers_and_workers_of_ray_killed_at_random_make_the_same_bytes(tmp_path: Path):
-    command = [sys.executable, "-m", "tests.marin_dag.kill_everywhere", str(tmp_path), "--kills", "2", "--ray"]
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    tally = json.loads(done.stdout.splitlines()[-1])
-    assert tally["drivers_killed"] + tally["workers_killed"] == 2
 
 
 def test_a_driver_killed_again_and_again_completes_with_the_same_bytes(tmp_path: Path, expected: dict[str, object]):

@@ -31,7 +31,8 @@ from tests.gcs_server.faults import Fault
 from tests.s3_server.server import S3Server
 
 DATA = bytes(range(256)) * 1000
-FAST = Retry(predicate=gcs_module._may_pass, initial=0.02, maximum=0.1, multiplier=2.0, timeout=1.0)
+FAST = Retry(predicate=gcs_module._may_pass, initial=0.02, maximum=0.1, multiplier=2.0, timeout=20.0)
+WITHOUT_PAUSES = SimpleNamespace(**vars(asyncio) | {"sleep": lambda seconds: asyncio.sleep(0)})
 
 
 @dataclasses.dataclass
@@ -75,8 +76,9 @@ def _gcs_cloud(server: GcsServerProcess, bucket: str) -> Iterator[Cloud]:
 def _s3_cloud(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     store = _with_some_objects(f"s3://{bucket}/{uuid.uuid4().hex}")
     server.requests.clear()
-    # botocore's pauses, of up to a second and more, are what a test need not wait for.
-    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0.02)
+    # The pauses of botocore and of s3fs, which are seconds.
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0.001)
+    monkeypatch.setattr("s3fs.core.asyncio", WITHOUT_PAUSES)
     yield Cloud(store, server.faults.add, server.faults.clear, lambda: list(server.requests), "s3")
     server.faults.clear()
 
@@ -162,7 +164,8 @@ def test_a_permanent_fault_is_not_retried(cloud: Cloud, operation: str):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_lasting_transient_fault_is_a_transient_error(cloud: Cloud, operation: str):
+def test_a_lasting_transient_fault_is_a_transient_error(cloud: Cloud, operation: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gcs_module, "RETRY", FAST.with_timeout(0.1))
     act, _ = OPERATIONS[operation]
     cloud.add_fault(Fault("status", status=503))
     with pytest.raises((StoreError, OSError)) as caught:
@@ -192,11 +195,12 @@ def test_a_create_without_a_reply_recognizes_its_own_object(cloud: Cloud):
 
 
 @pytest.mark.parametrize("kind", ["corrupt", "short"])
-def test_a_corrupted_download_is_never_returned(gcs: Cloud, kind: Any):
+def test_a_corrupted_download_is_never_returned(gcs: Cloud, kind: Any, monkeypatch: pytest.MonkeyPatch):
     gcs.add_fault(Fault(kind, where="alt=media", count=2))
     assert gcs.store.read("there") == DATA
     gcs.add_fault(Fault("short", where="alt=media", count=2))
     assert _read_stream(gcs.store) == DATA
+    monkeypatch.setattr(gcs_module, "RETRY", FAST.with_timeout(0.1))
     gcs.add_fault(Fault(kind, where="alt=media"))
     with expect_error(StoreError) as caught:
         gcs.store.read("there")
@@ -244,7 +248,7 @@ def test_the_status_decides_whatever_the_text_of_an_error_is(gcs: Cloud, documen
 
 @pytest.mark.parametrize("document", ODD_ERRORS)
 def test_the_status_decides_for_fsspec_too(gcs: Cloud, document: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gcsfs.retry.asyncio", SimpleNamespace(sleep=lambda seconds: asyncio.sleep(0)))
+    monkeypatch.setattr("gcsfs.retry.asyncio", WITHOUT_PAUSES)
     read: list[str] = []
     watch_reads("gs", read.append)
     gcs.add_fault(Fault("status", where="alt=media", status=503, count=1, document=document))

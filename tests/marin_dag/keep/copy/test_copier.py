@@ -25,7 +25,7 @@ from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store, StoreError
 from tests.gcs_server.control import GcsServerProcess
 from tests.marin_dag.ledger.test_records import a_record
-from tests.marin_dag.toy_driver import die_before
+from tests.marin_dag.toy_driver import watch_writes
 
 DIGEST = "ab" * 32
 BLOCK = 1 << 16
@@ -235,7 +235,7 @@ def in_child(source: Path, target: Path, *, write: int | None = None, block: int
     if child == 0:
         try:
             if write is not None:
-                die_before(write)
+                watch_writes(write)
             copier = Copier(LocalStore(str(source)), LocalStore(str(target)))
             left, check_going = [block], copier._check_going
 

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ from tests.marin_dag.run.test_kill import wait_for
 from tests.ray_nodes import ROOT, RayNodes
 
 SCRIPT = "tests/marin_dag/cluster_pipeline.py"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayNodes]:
-    """Yield a head and one node, which outlive the drivers."""
-    with RayNodes({"num_cpus": 4}) as cluster:
-        yield cluster
 
 
 class Terminal:
@@ -74,53 +66,44 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"{text!r} never came:\n{output}")
 
 
-def test_a_detached_run_continues_when_all_its_terminals_are_killed(terminal: Terminal):
+def test_a_detached_run_outlives_its_terminals_drains_on_stop_and_resumes(terminal: Terminal):
     code, output, errors = terminal("--detach", "--gate", "3")
     assert code == 0, errors
     assert re.search(rf"python {SCRIPT} attach --gate 3 --prefix", output)
-    attached = terminal.start("attach", "--gate", "3")
-    read_until(attached, "main  started")
-    os.killpg(attached.pid, signal.SIGKILL)
-    attached.communicate()
+    left, killed = terminal.start("attach", "--gate", "3"), terminal.start("attach", "--gate", "3")
+    read_until(left, "main  started")
+    left.send_signal(signal.SIGINT)
+    output, _ = left.communicate()
+    assert left.returncode == 130
+    assert re.search(rf"python {SCRIPT} stop --prefix", output)
+    read_until(killed, "main  started")
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
     wait_for(lambda: notes(terminal.marks, "main-gate"))
+    code, output, errors = terminal("stop")
+    assert code == 0, errors
+    assert "main  stopped: " in output
+    assert terminal("stop")[0] == 1, "it has ended already"
+
     (terminal.marks / "open").touch()
+    assert terminal("--detach", "--gate", "3")[0] == 0
     code, output, errors = terminal("attach")
     assert code == 0, output + errors
     assert "main  started" in output  # the log is shown from its beginning
     assert "branch  done" in output
+    assert [what for what, _, _ in notes(terminal.marks)] == [
+        *("main-from-0", "main-gate", "main-from-3", "main-gate"),
+        "branch-from-5",
+    ]
     assert {"step": 8, "value": 31} in [record.result for record in terminal.records()]
     # The commit of the folder that it was sent from; "" if that has no history.
     assert {record.provenance.git_commit for record in terminal.records()} == {git_state(ROOT).commit}
     assert "attach" not in terminal("--detach")[1], "nothing is left to do"
 
 
-def test_stop_drains_a_detached_run_and_the_next_one_resumes(terminal: Terminal):
-    assert terminal("--detach", "--gate", "3")[0] == 0
-    wait_for(lambda: notes(terminal.marks, "main-gate"))
-    code, output, errors = terminal("stop")
-    assert code == 0, errors
-    assert "main  stopped: " in output
-    assert terminal("stop")[0] == 1, "it has ended already"
-    (terminal.marks / "open").touch()
-    assert terminal("--detach", "--gate", "3")[0] == 0
-    code, output, errors = terminal("attach")
-    assert code == 0, output + errors
-    assert [what for what, _, _ in notes(terminal.marks)] == [
-        *("main-from-0", "main-gate", "main-from-3", "main-gate"),
-        "branch-from-5",
-    ]
-
-
-def test_a_detached_run_survives_a_left_terminal_ends_at_once_when_asked_twice_or_now_and_resumes(terminal: Terminal):
+def test_a_detached_run_ends_at_once_when_asked_twice_or_now(terminal: Terminal):
     assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
     wait_for(lambda: notes(terminal.marks, "main-gate"))
-    attached = terminal.start("attach")
-    read_until(attached, "main  started")
-    attached.send_signal(signal.SIGINT)
-    output, _ = attached.communicate()
-    assert attached.returncode == 130
-    assert re.search(rf"python {SCRIPT} stop --prefix", output)
-
     first = terminal.start("stop")
     read_until(first, "stopping: running steps")
     code, output, errors = terminal("stop")
@@ -130,14 +113,10 @@ def test_a_detached_run_survives_a_left_terminal_ends_at_once_when_asked_twice_o
 
     assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
     wait_for(lambda: len(notes(terminal.marks, "main-gate")) == 2)
+    assert [what for what, _, _ in notes(terminal.marks, "main-from-3")] == ["main-from-3"]
     code, output, errors = terminal("stop", "--now")
     assert code == 0, errors
     assert "\ninterrupted: " in output
-
-    (terminal.marks / "open").touch()
-    code, output, errors = terminal("--gate", "3", "--deaf")
-    assert code == 0, output + errors
-    assert [what for what, _, _ in notes(terminal.marks, "main-from-3")] == ["main-from-3"] * 2
 
 
 def test_a_missing_cluster_token_or_run_is_one_message(terminal: Terminal):
