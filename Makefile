@@ -43,8 +43,8 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 
 # torch is outside the lock: it is a reference to compare with, and its CPU build has a hash of its own.
 .venv/test-ready: .venv/ready requirements-test.lock
-	@echo "installing the packages of the tests, torch among them: about 3 minutes, with no output until it is done"
-	@.venv/bin/python $(PIP_LOCKED) -r requirements-test.lock
+	@echo "installing the packages of the tests, torch last: about 3 minutes"
+	@.venv/bin/python $(PIP_SHOWN) -r requirements-test.lock 2> >(grep -v ^WARNING >&2) $(PROGRESS)
 	@.venv/bin/python $(PIP) $(TORCH)
 	@touch $@
 

@@ -109,7 +109,7 @@ def test_the_recipe_starts_from_weights_of_others(tmp_path: Path, mine: Mine) ->
     assert mine("--dry-run")[0] == 0
     code, shown = mine("timeline", "--json")
     assert code == 0 and json.loads(shown)["phases"][0]["start"] == "llama"
-    for command in ("mix", "curves", "why llama", "show llama", "verify llama"):
+    for command in ("mix", "verify llama"):
         code, shown = mine(*command.split())
         assert code == 0, (command, shown)
 
