@@ -57,7 +57,7 @@ benchmarks: .venv/test-ready .venv-peers/ready
 	if [ -n "$$failed" ]; then echo "did not hold, or could not be measured:$$failed"; exit 1; fi
 
 # Compiles every kernel and five sizes of model for TPUs and GPUs that are not here, and runs the tests of further programs
-# for them: twelve minutes on two cores.
+# for them: fourteen minutes on two cores.
 # The compilers stay beside the environment: where libtpu is installed, every start of JAX looks for a TPU and takes its
 # lock file.
 compile-matrix: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
