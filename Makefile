@@ -43,8 +43,8 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 
 # torch is outside the lock: it is a reference to compare with, and its CPU build has a hash of its own.
 .venv/test-ready: .venv/ready requirements-test.lock
-	@echo "installing the packages of the tests, torch among them: about 3 minutes, with no output until it is done"
-	@.venv/bin/python $(PIP_LOCKED) -r requirements-test.lock
+	@echo "installing the packages of the tests, torch last: about 3 minutes"
+	@.venv/bin/python $(PIP_SHOWN) -r requirements-test.lock 2> >(grep -v ^WARNING >&2) $(PROGRESS)
 	@.venv/bin/python $(PIP) $(TORCH)
 	@touch $@
 
@@ -57,7 +57,7 @@ benchmarks: .venv/test-ready .venv-peers/ready
 	if [ -n "$$failed" ]; then echo "did not hold, or could not be measured:$$failed"; exit 1; fi
 
 # Compiles every kernel and five sizes of model for TPUs and GPUs that are not here, and runs the tests of further programs
-# for them: twelve minutes on two cores.
+# for them: fourteen minutes on two cores.
 # The compilers stay beside the environment: where libtpu is installed, every start of JAX looks for a TPU and takes its
 # lock file.
 compile-matrix: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready

@@ -1,6 +1,6 @@
-"""The real compilers, a tiny step for machines that are not here: each way of hiding collectives, and all axes.
+"""The real compilers, a tiny step for machines that are not here: each kernel once, and all axes.
 
-What is marked as of the matrix is the same on other machines, or with another kernel: `make compile-matrix`.
+`make compile-matrix` runs the tests marked `matrix`: other machines, kernels and ways of hiding collectives.
 
 libtpu lies in `.venv-libtpu`, beside the environment: where it is installed, every start of JAX looks for a TPU. The
 compiler for GPUs lies in `.venv-cuda`.
@@ -58,7 +58,17 @@ def no_cache(tmp_path, monkeypatch):
             {"all-gather", "reduce-scatter"},
             marks=pytest.mark.matrix,
         ),
-        ("v4-8", 1, "chunked_wide", "bfloat16", 1, 1, {"data_x", "data_y"}, {"all-gather", "collective-permute"}),
+        pytest.param(
+            "v4-8",
+            1,
+            "chunked_wide",
+            "bfloat16",
+            1,
+            1,
+            {"data_x", "data_y"},
+            {"all-gather", "collective-permute"},
+            marks=pytest.mark.matrix,
+        ),
     ],
 )
 def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
@@ -99,10 +109,11 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     assert roofline.found_share == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("machines", "attention_kernel", "axes"),
     [
-        pytest.param("v5litepod-8", "splash", {"replica", "data_x", "data_y"}, marks=pytest.mark.matrix),
+        ("v5litepod-8", "splash", {"replica", "data_x", "data_y"}),
         ("2 x 4 x H200", "pallas_gpu", {"replica", "data_x"}),
     ],
 )
@@ -133,6 +144,7 @@ def with_the_scatter_kernel() -> Request:
     )  # fmt: skip
 
 
+@pytest.mark.matrix
 def test_on_v5e_a_kernel_scatters_gradients_of_layers_beside_the_products_that_form_them():
     request = with_the_scatter_kernel()
     compiled, _ = outcome_of(request)
@@ -194,6 +206,7 @@ def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
         assert {item.kind for item in compiled.collectives if item.is_hidden} == {"all-gather", "reduce-scatter"}
 
 
+@pytest.mark.matrix
 def test_layers_that_are_written_out_for_a_gpu_compute_nothing_twice_and_are_updated_from_whole_gradients():
     model = dataclasses.replace(MODEL, num_hidden_layers=8)  # as many parts as a fault has
     request = Request(
@@ -231,7 +244,7 @@ def test_the_kernel_that_scatters_a_gradient_compiles_alone_for_a_ring_of_chips(
 @pytest.mark.parametrize(
     ("gpu", "head_dim"),
     [
-        ("H200", 64),
+        pytest.param("H200", 64, marks=pytest.mark.matrix),
         pytest.param("H200", 128, marks=pytest.mark.matrix),
         pytest.param("A100-80G", 64, marks=pytest.mark.matrix),
         ("A100-80G", 128),

@@ -65,10 +65,16 @@ def request(kind: str, *arguments: object) -> Instance:
     return Instance(kind, {}, tuple(arguments), 0, metadata=("a_task", 0, 1))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["no-bos", "bos"])
-def both(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def without_bos(tmp_path_factory):
     """Return our adapter and theirs, over one exported folder."""
-    return adapters(tmp_path_factory.mktemp("export"), with_bos=request.param, params=model())
+    return adapters(tmp_path_factory.mktemp("export"), with_bos=False, params=model())
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["no-bos", "bos"])
+def both(request, without_bos, tmp_path_factory):
+    """Return the adapters over a folder without a BOS token, then over one with it."""
+    return adapters(tmp_path_factory.mktemp("bos"), with_bos=True, params=model()) if request.param else without_bos
 
 
 def adapters(folder: Path, *, with_bos: bool, params: LlamaParams) -> tuple[LlamaHarness, Any]:
@@ -135,7 +141,7 @@ UNUSUAL = {
     "generate_until": [
         (prompt, {"until": until, "max_gen_toks": 12})
         for prompt in ("the", "naïve 日本", f"{BEGIN}{BEGIN}the", text(5, 300))
-        for until in ([], ["é"], ["ï", "日", "own"], ["ow"], ["w"], ["\ufffd"])
+        for until in ([], ["ï", "日", "own"], ["w"], ["\ufffd"])
     ],
 }  # fmt: skip
 """Merges across the border, no tokens at all, several BOS, too long, and stop strings inside a token or a character."""
@@ -213,8 +219,8 @@ def test_a_continuation_longer_than_the_context_counts_every_token_once(both):
 
 
 @pytest.mark.parametrize("likeliest", list(itertools.product([True, False], repeat=3)))
-def test_a_continuation_longer_than_the_context_is_greedy_if_every_part_is(both, likeliest, monkeypatch):
-    ours, _ = both
+def test_a_continuation_longer_than_the_context_is_greedy_if_every_part_is(without_bos, likeliest, monkeypatch):
+    ours, _ = without_bos
     string = " ".join(["the"] * (5 * MAX_LENGTH // 2))
     num_tokens = len(ours.tok_encode(string, add_special_tokens=False))
     assert 2 * MAX_LENGTH < num_tokens <= 3 * MAX_LENGTH
@@ -231,8 +237,8 @@ def test_a_continuation_longer_than_the_context_is_greedy_if_every_part_is(both,
     assert sum(len(sequence.targets) for sequence in asked[1:4]) == num_tokens
 
 
-def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
-    ours, theirs = both
+def test_greedy_text_equals_that_of_lm_evals_own_adapter(without_bos):
+    ours, theirs = without_bos
     contexts = [text(i, n) for i, n in enumerate((1, 5, 9, 30, 300))]
     free = [request("generate_until", context, {"until": [], "max_gen_toks": 12}) for context in contexts]
     expected = theirs.generate_until(free, disable_tqdm=True)
@@ -249,8 +255,8 @@ def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
     assert ours.generate_until(several) == found
 
 
-def test_repeats_of_a_sampled_request_differ_whatever_is_asked_beside_them(both):
-    ours, _ = both
+def test_repeats_of_a_sampled_request_differ_whatever_is_asked_beside_them(without_bos):
+    ours, _ = without_bos
     ways = {"temperature": 1.0, "seed": 3, "max_gen_toks": 6}
     sampled, other = (request("generate_until", text(seed, 6), ways) for seed in (20, 21))
     first, beside, again = ours.generate_until([sampled, other, sampled])
@@ -258,8 +264,8 @@ def test_repeats_of_a_sampled_request_differ_whatever_is_asked_beside_them(both)
     assert ours.generate_until([other]) == [beside]
 
 
-def test_a_truncated_prompt_of_generated_text_is_counted(both):
-    ours, _ = both
+def test_a_truncated_prompt_of_generated_text_is_counted(without_bos):
+    ours, _ = without_bos
     asked = [Instance("generate_until", {}, (prompt, {"max_gen_toks": 2}), 0, metadata=("written", 0, 1))
              for prompt in (text(1, 3), text(2, 3 * MAX_LENGTH))]  # fmt: skip
     before = ours.num_truncated["written"]
@@ -267,8 +273,8 @@ def test_a_truncated_prompt_of_generated_text_is_counted(both):
     assert ours.num_truncated["written"] - before == 1
 
 
-def test_a_prompt_that_fits_beside_its_generated_text_is_not_truncated(both):
-    ours, _ = both
+def test_a_prompt_that_fits_beside_its_generated_text_is_not_truncated(without_bos):
+    ours, _ = without_bos
     prompt = " ".join(["the"] * 100)
     room = len(ours.tok_encode(prompt))
     for too_many, task in enumerate(("fits", "one too many")):
@@ -286,14 +292,14 @@ def test_an_empty_context_is_the_beginning_of_a_text(both):
         ours.loglikelihood([request("loglikelihood", "the quick fox", "")])
 
 
-def test_text_ends_before_the_end_of_text_token(both):
-    ours, _ = both
+def test_text_ends_before_the_end_of_text_token(without_bos):
+    ours, _ = without_bos
     tokens = [ours.tok_encode("fox", add_special_tokens=False)[0], ours.eot_token_id, 40, 41]
     assert ours._cut(tokens, ()) == ours._decode(tokens[:1])
 
 
-def test_generation_ends_at_the_end_of_text_token_or_a_stop_string(both, monkeypatch):
-    ours, _ = both
+def test_generation_ends_at_the_end_of_text_token_or_a_stop_string(without_bos, monkeypatch):
+    ours, _ = without_bos
     word = ours.tok_encode("fox", add_special_tokens=False)
     found = []
 
@@ -340,8 +346,8 @@ def plain_score(params: LlamaParams, sequence: Scored) -> tuple[float, bool]:
     return float(picked.sum()), bool((log_shares.argmax(-1) == np.array(sequence.targets)).all())
 
 
-def test_every_kind_of_request_together_compiles_few_programs(both):
-    ours, _ = both
+def test_every_kind_of_request_together_compiles_few_programs(without_bos):
+    ours, _ = without_bos
     config = dataclasses.replace(CONFIG, rms_norm_eps=2e-5)  # programs of its own
     placed = PlacedModel(model(), config, LLAMA3_ROPE, compute_dtype=jnp.float32, mesh=ONE_DEVICE)
     harness = LlamaHarness(placed, ours._tokenizer, SpecialTokens(0, None), tokens_per_batch=512)
@@ -460,14 +466,14 @@ def test_impossible_and_unknown_generation_arguments_are_an_error(arguments):
 
 
 @pytest.mark.parametrize("arguments", [{"do_sample": True}, {"max_gen_toks": MAX_LENGTH}])
-def test_an_impossible_generation_is_an_error_before_any_request(both, arguments):
-    both[0].check_generation("a_task", {"max_gen_toks": MAX_LENGTH - 1})
+def test_an_impossible_generation_is_an_error_before_any_request(without_bos, arguments):
+    without_bos[0].check_generation("a_task", {"max_gen_toks": MAX_LENGTH - 1})
     with expect_error(GenerationError):
-        both[0].check_generation("a_task", arguments)
+        without_bos[0].check_generation("a_task", arguments)
 
 
-def test_text_longer_than_the_context_is_an_error(both):
-    ours, _ = both
+def test_text_longer_than_the_context_is_an_error(without_bos):
+    ours, _ = without_bos
     with expect_error(GenerationError):
         ours.generate_until([request("generate_until", "fox", {"max_gen_toks": MAX_LENGTH})])
 

@@ -35,6 +35,8 @@ CONFIG = LlamaConfig(
     num_key_value_heads=2, head_dim=128, max_position_embeddings=128,
 )  # fmt: skip
 WATCHED = pltpu.InterpretParams(detect_races=True)
+UNOPTIMISED = {"xla_backend_optimization_level": 0}
+"""For programs that are large beside what they compute; the check before a phase has large products."""
 
 
 def far(got: Any, expected: Any) -> float:
@@ -42,17 +44,15 @@ def far(got: Any, expected: Any) -> float:
     return float(np.abs(got - expected).max() / np.abs(expected).max())
 
 
-def sums(num_devices: int, columns: int, dtype: str) -> float:
+def sums() -> float:
     """Compare the whole gradient from the parts of all devices with the product of all rows at once."""
-    mesh = Mesh(np.array(jax.devices()[:num_devices]), ("data_x",))
-    keys, over = jax.random.split(jax.random.key(columns)), PartitionSpec("data_x")
-    left, right = (
-        jax.random.normal(key, (num_devices * 256, size)).astype(dtype)
-        for key, size in zip(keys, (num_devices * 128, columns), strict=True)
-    )
-    kernel = functools.partial(scattered_product, axis="data_x", sum_dtype=jnp.dtype(dtype), interpret=WATCHED)
-    mapped = jax.jit(jax.shard_map(kernel, mesh=mesh, in_specs=over, out_specs=over, check_vma=False))
-    return far(mapped(left, right), left.astype(np.float32).T @ right.astype(np.float32))
+    mesh, over = Mesh(np.array(jax.devices()), ("data_x",)), PartitionSpec("data_x")
+    rng = np.random.default_rng(0)
+    # More messages than slots.
+    left, right = (rng.normal(size=(1024, size)).astype(np.float32) for size in (512, 768))
+    kernel = functools.partial(scattered_product, axis="data_x", sum_dtype=jnp.dtype("float32"), interpret=WATCHED)
+    mapped = jax.shard_map(kernel, mesh=mesh, in_specs=over, out_specs=over, check_vma=False)
+    return far(jax.jit(mapped, compiler_options=UNOPTIMISED)(left, right), left.T @ right)
 
 
 def gradients(mesh: Mesh, scatter_kernel: str) -> LlamaParams:
@@ -71,7 +71,7 @@ def gradients(mesh: Mesh, scatter_kernel: str) -> LlamaParams:
     specs = parameter_specs(Llama(CONFIG))
     mapped = jax.shard_map(jax.grad(total), mesh=mesh, in_specs=(specs, TOKEN_AXES), out_specs=specs, check_vma=False)
     tokens = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (4, 128), dtype=np.int32)
-    return jax.jit(mapped)(Llama(CONFIG).init(jax.random.key(0)), tokens)
+    return jax.jit(mapped, compiler_options=UNOPTIMISED)(Llama(CONFIG).init(jax.random.key(0)), tokens)
 
 
 def main() -> None:
@@ -82,15 +82,7 @@ def main() -> None:
 
 
 def findings() -> dict[str, Any]:
-    report: dict[str, Any] = {
-        "sums": {
-            # One pair of blocks; more messages than slots; the sum in bfloat16.
-            "two": sums(2, 256, "float32"),
-            "four": sums(4, 768, "float32"),
-            "four in bfloat16": sums(4, 768, "bfloat16"),
-        },
-    }
-    report["races"] = _races_found()
+    report: dict[str, Any] = {"sums": sums(), "races": _races_found()}
     linear.scattered_product = functools.partial(scattered_product, interpret=pltpu.InterpretParams())
     mesh = make_mesh(MeshShape(data=4), torus=(2, 2, 1))
     expected = gradients(mesh, "xla").layers

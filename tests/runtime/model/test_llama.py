@@ -85,8 +85,10 @@ def logits(
     )
 
 
-@pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE])
-@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": True}, {"use_qk_norm": True}])
+@pytest.mark.parametrize(
+    ("rope", "changes"),
+    [(LLAMA2_ROPE, {}), (LLAMA3_ROPE, {"tie_word_embeddings": True}), (LLAMA3_ROPE, {"use_qk_norm": True})],
+)
 def test_logits_equal_those_of_transformers(rope: Rope, changes: dict) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     params = random_params(config)

@@ -134,7 +134,6 @@ def test_the_products_of_an_update_are_those_that_the_compiler_counts() -> None:
     ("num_layers", "shape", "torus"),
     [
         pytest.param(8, MeshShape(data=8), (2, 2, 2), id="each device has a layer of its own"),
-        pytest.param(6, MeshShape(data=8), (8, 1, 1), id="every layer is gathered"),
         pytest.param(6, MeshShape(data=2, model=2, context=2), (2, 1, 1), id="all axes, both ways"),
     ],
 )

@@ -43,15 +43,12 @@ CONFIG = LlamaConfig(
 FSDP = MeshShape(data=8)
 FSDP_AND_TENSOR = MeshShape(data=4, model=2)
 VARIANTS = {  # mesh, sizes of its data axes, rematerialisation, micro-batches
-    "fsdp": (FSDP, (8, 1, 1), "none", 1),
-    "fsdp_on_a_torus": (FSDP, (2, 2, 2), "full", 1),
+    "fsdp_on_a_torus": (FSDP, (2, 2, 2), "none", 1),
     "hsdp": (MeshShape(replica=2, data=4), (2, 2, 1), "full", 2),
-    "replicas": (MeshShape(replica=8), (1, 1, 1), "dots", 1),
-    "fsdp_and_tensor": (FSDP_AND_TENSOR, (2, 2, 1), "full", 1),
     "context": (MeshShape(context=8), (1, 1, 1), "full", 1),
     "all_axes": (MeshShape(data=2, model=2, context=2), (2, 1, 1), "dots", 2),
 }
-TORI = ((8, 1, 1), (2, 4, 1), (2, 2, 2))
+TORI = ((8, 1, 1), (2, 2, 2))
 # A large eps, so that an update is proportional to the gradient and shows an error in it.
 HYPERPARAMETERS = Hyperparameters(1e-2, 0.1, 0.9, 0.95, eps=1.0, max_norm=0.5, z_loss=1e-3, average_decays=(0.9,))
 

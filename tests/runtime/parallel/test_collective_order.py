@@ -41,14 +41,10 @@ def pairs(shape: MeshShape, request: Request) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("shape", "change"),
     [
-        (MeshShape(data=2), {}),
         (MeshShape(data=2), {"model": TIED, "num_microbatches": 2, "remat": "dots"}),
         (MeshShape(replica=2, data=2), {"remat": "full", "num_averages": 1}),
-        (MeshShape(context=2), {"model": TIED}),
         (MeshShape(data=2, model=2, context=2), {"num_microbatches": 2, "skip_window_steps": 8}),
-        (MeshShape(data=2, model=2, context=2), {}),
         (MeshShape(data=2, model=2, context=2), {"model": ODD, "optimizer": Muon()}),
-        (MeshShape(data=2), {"step": "eval"}),
         (MeshShape(model=2, context=2), {"step": "eval", "model": TIED}),
     ],
 )
@@ -56,10 +52,9 @@ def test_no_collective_may_run_beside_a_loop_that_holds_others(shape: MeshShape,
     assert pairs(shape, dataclasses.replace(REQUEST, **change)) == []
 
 
-@pytest.mark.parametrize(("shape", "at_least"), [(MeshShape(data=2), 5), (MeshShape(data=2, model=2, context=2), 10)])
-def test_left_to_the_program_they_may(shape: MeshShape, at_least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_to_the_program_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PLATFORMS, "cpu", dataclasses.replace(PLATFORMS["cpu"], orders_collectives=False))
-    assert len(pairs(shape, REQUEST)) >= at_least
+    assert len(pairs(MeshShape(data=2, model=2, context=2), REQUEST)) >= 10
 
 
 def test_copies_that_share_nothing_but_gradients_need_no_order() -> None:

@@ -70,8 +70,9 @@ print(float(jax.jit(lambda values: values.sum())(jax.numpy.ones(3))))
 """
 
 
-@pytest.mark.parametrize("before", ["", "jax.devices()", "open_cores(1); jax.numpy.ones(2)"])
-@pytest.mark.parametrize("number", [1, 64])
+@pytest.mark.parametrize(
+    ("before", "number"), [("", 1), ("jax.devices()", 64), ("open_cores(1); jax.numpy.ones(2)", 64)]
+)
 def test_a_process_gets_the_devices_that_a_step_asks_for_whatever_it_did_before(before: str, number: int):
     code = COUNTS.format(before=before, number=number)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@
 The tests need a browser, which no package of the index carries (Debian's chromium), and are skipped without one.
 """
 
+import contextlib
 import csv
 import json
 import re
@@ -35,13 +36,13 @@ def browser():
         found.close()
 
 
-@pytest.fixture
-def open_page(browser, tmp_path):
-    """Open a page's text; the test fails for each error, warning and request of the page."""
+@contextlib.contextmanager
+def opener(browser, folder):
+    """Yield a function that opens a page's text; raise for each error, warning and request of the page."""
     contexts, problems = [], []
 
     def opened(text: str, width: int = 1100, **options):
-        path = tmp_path / "page.html"
+        path = folder / "page.html"
         path.write_text(text)
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
@@ -56,6 +57,19 @@ def open_page(browser, tmp_path):
     for context in contexts:
         context.close()
     assert problems == []
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    with opener(browser, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shown(browser, page, tmp_path_factory):
+    """The example report, opened once; each test leaves it as it was."""
+    with opener(browser, tmp_path_factory.mktemp("page")) as opened:
+        yield opened(page)
 
 
 def draw_all(shown) -> int:
@@ -95,8 +109,7 @@ def plots(shown, title: str, expression: str):
 LOSS = "train loss (nats a token)"
 
 
-def test_pointing_at_the_loss_shows_its_exact_value(page, open_page, report):
-    shown = open_page(page)
+def test_pointing_at_the_loss_shows_its_exact_value(shown, report):
     canvas = figure_of(shown, "loss").locator(".bk-Canvas").first.bounding_box()
     shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, canvas["y"] + canvas["height"] * 0.5)
     tip = shown.locator(".bk-Tooltip", has_text="phoenix").first
@@ -111,8 +124,7 @@ def test_pointing_at_the_loss_shows_its_exact_value(page, open_page, report):
     assert value == pytest.approx(curve.loss[row], abs=5e-5)
 
 
-def test_an_entry_of_the_legend_hides_and_shows_its_series(page, open_page):
-    shown = open_page(page)
+def test_an_entry_of_the_legend_hides_and_shows_its_series(shown):
     chip = figure_of(shown, "loss").locator("[data-series=cooldown_v2]")
     visible = "plot.renderers.filter(r => r.tags[0] === 'cooldown_v2').map(r => r.visible)"
     assert plots(shown, LOSS, visible) == [True] * 2, "its values and their smoothed line"
@@ -122,8 +134,7 @@ def test_an_entry_of_the_legend_hides_and_shows_its_series(page, open_page):
     assert plots(shown, LOSS, visible) == [True] * 2
 
 
-def test_all_figures_over_tokens_zoom_together_by_drag_and_button(page, open_page):
-    shown = open_page(page)
+def test_all_figures_over_tokens_zoom_together_by_drag_and_button(shown):
     figure_of(shown, "timeline")
     figure = figure_of(shown, "loss")
     whole = plots(shown, LOSS, "[plot.x_range.start, plot.x_range.end]")
@@ -155,18 +166,18 @@ def test_the_axis_turns_logarithmic_and_fits_what_is_shown(page, open_page, repo
     assert plots(shown, LOSS, "plot.y_range.start") <= min(phase.curve.loss.min() for phase in report.phases)
 
 
-def test_the_slider_smooths_and_at_0_does_not(page, open_page):
-    shown = open_page(page)
+def test_the_slider_smooths_and_at_0_does_not(shown):
     slider = figure_of(shown, "loss").locator("[data-do=smooth]")
     columns = "(() => { const d = plot.renderers[0].data_source.data, g = n => Array.from(d.get ? d.get(n) : d[n]);"
     spread = columns + " return Math.max(...g('smooth').map((v, i) => Math.abs(v - g('y')[i]))) })()"
     assert plots(shown, LOSS, spread) > 0.05
+    smoothed = slider.input_value()
     slider.fill("0")
     assert plots(shown, LOSS, spread) < 1e-12
+    slider.fill(smoothed)
 
 
-def test_the_data_of_a_figure_comes_as_csv(page, open_page, report):
-    shown = open_page(page)
+def test_the_data_of_a_figure_comes_as_csv(shown, report):
     figure = figure_of(shown, "loss")
     with shown.expect_download() as download:
         figure.locator("[data-do=csv]").click()
@@ -178,20 +189,13 @@ def test_the_data_of_a_figure_comes_as_csv(page, open_page, report):
     np.testing.assert_allclose([float(row[3]) for row in found], curve.loss, rtol=1e-7)
 
 
-def test_figures_turn_with_the_colour_scheme(page, open_page):
+def test_figures_and_tips_turn_with_the_colour_scheme(page, open_page):
     shown = open_page(page, color_scheme="light")
-    figure_of(shown, "loss")
+    canvas = figure_of(shown, "loss").locator(".bk-Canvas").first.bounding_box()
     colour = "(c => c.value ?? c)(plot.renderers[0].glyph.line_color)"
     assert plots(shown, LOSS, colour) == MAIN
     shown.emulate_media(color_scheme="dark")
     until(shown, lambda: plots(shown, LOSS, colour) == DARK_FIGURES[MAIN])
-
-
-def test_tips_turn_with_the_colour_scheme_and_axes_count_tokens_in_capital_letters(page, open_page):
-    shown = open_page(page, color_scheme="dark")
-    canvas = figure_of(shown, "loss").locator(".bk-Canvas").first.bounding_box()
-    labels = "plot.below[0].formatter.doFormat([2e6, 3e9, 1.5e12, 2e3], {})"
-    assert plots(shown, LOSS, labels) == ["2M", "3B", "1.5T", "2k"]
     shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, canvas["y"] + canvas["height"] * 0.5)
     tip = shown.locator(".bk-Tooltip", has_text="phoenix").first
     tip.wait_for(timeout=5_000)
@@ -199,12 +203,17 @@ def test_tips_turn_with_the_colour_scheme_and_axes_count_tokens_in_capital_lette
     assert colours == ["rgb(25, 29, 34)", "rgb(236, 239, 242)"]
 
 
-@pytest.mark.parametrize("width", [390, 1100])
-def test_every_figure_of_the_report_is_drawn_and_none_is_wider_than_the_page(page, open_page, width):
-    shown = open_page(page, width, has_touch=width < 500)
+def test_axes_count_tokens_in_capital_letters(shown):
+    figure_of(shown, "loss")
+    labels = "plot.below[0].formatter.doFormat([2e6, 3e9, 1.5e12, 2e3], {})"
+    assert plots(shown, LOSS, labels) == ["2M", "3B", "1.5T", "2k"]
+
+
+def test_every_figure_of_the_report_is_drawn_and_none_is_wider_than_the_page(page, open_page):
+    shown = open_page(page, 390, has_touch=True)
     num_panels = draw_all(shown)
     until(shown, lambda: shown.evaluate("Bokeh.documents.flatMap(d => d.roots()).length") == num_panels)
-    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 390
     assert shown.evaluate("Bokeh.documents.flatMap(d => d.roots()).every(p => p.renderers.length)")
 
 

@@ -1,6 +1,7 @@
 """The page as a whole: well-formed, self-contained, deterministic, and proof against what documents hold."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -58,6 +59,7 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
+@functools.cache
 def read(page):
     reader = Reader()
     reader.feed(page)

@@ -85,7 +85,7 @@ def test_a_checkpoint_restores_the_saved_state(tmp_path):
     assert metadata == {"step": 5, "data_position": {"consumed": {"web": 2**40}}}
 
 
-MESHES = [(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1), (6, 3)]
+MESHES = [(1, 1), (2, 2), (8, 1), (6, 3)]
 """Devices in all, and those of them that split the other dimension."""
 
 
@@ -395,7 +395,7 @@ def test_the_first_process_waits_as_long_as_parts_arrive_and_names_those_that_di
     assert is_transient(caught.value) and 1_100 < now[0] - began < 1_300
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     shape=st.lists(st.integers(0, 9), min_size=0, max_size=3).map(tuple),
     dtype=st.sampled_from(["float32", "bfloat16", "int32", "uint32", "bool"]),

@@ -38,9 +38,9 @@ def assert_recovers(folder: Path, undisturbed: Path) -> None:
 
 
 def telling_writes(names: list[str]) -> list[int]:
-    """Return the indices of the writes to kill before: of a row of one kind the first, the last and every third."""
+    """Return the indices of the writes to kill before: the first of a row of one kind, and the last of a long row."""
     rows = [list(row) for _, row in itertools.groupby(range(len(names)), names.__getitem__)]
-    return sorted({index for row in rows for index in (*row[::3], row[-1])})
+    return sorted({index for row in rows for index in (row[0], row[-1] if len(row) > 2 else row[0])})
 
 
 def test_killed_before_any_write_the_next_run_commits_the_same_bytes(tmp_path, undisturbed):
@@ -48,7 +48,7 @@ def test_killed_before_any_write_the_next_run_commits_the_same_bytes(tmp_path, u
     names = (undisturbed / "writes").read_text().split()
     assert len(names) > 40 and {"start_write", "write_chunk", "delete_below"} <= set(names)
     writes = telling_writes(names)
-    assert len(writes) > 15
+    assert len(writes) > 10
     for write in writes:
         folder = tmp_path / str(write)
         assert in_child(small_run.run_and_die_before_write, folder, write) == -signal.SIGKILL
@@ -62,7 +62,7 @@ def test_a_good_checkpoint_survives_kills_around_the_end_of_a_phase(tmp_path):
     assert newest_certified(tmp_path / "counted") == 8
     small_run.run(tmp_path / "published", lease_epoch=1, publish_every_steps=4)
     published = small_run.committed_bytes(tmp_path / "published")
-    for write in range(num_writes - 30, num_writes, 5):
+    for write in range(num_writes - 30, num_writes, 10):
         folder = tmp_path / str(write)
         assert in_child(small_run.run_and_die_before_write, folder, write, 3) == -signal.SIGKILL
         at_the_kill = newest_certified(folder)

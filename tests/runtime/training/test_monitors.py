@@ -112,10 +112,10 @@ def marin(seed: int, settles: float) -> Figures:
 
 def test_a_loss_that_settles_too_high_is_an_alarm_and_one_that_recovers_is_not():
     """Marin's 32B: 1.96, a spike to 2.02, and 0.015 too high from there on."""
-    settled = [dict(names(marin(seed, 0.015).rows())) for seed in range(30)]
-    came_back = [dict(names(marin(seed, 0.0).rows())) for seed in range(30)]
+    settled = [dict(names(marin(seed, 0.015).rows())) for seed in range(10)]
+    came_back = [dict(names(marin(seed, 0.0).rows())) for seed in range(10)]
     assert {single_spikes(marin(seed, 0.0).rows())[0][0] for seed in range(5)} == {("loss_spike", 401)}
-    assert sum(seen.get("no_recovery") == 401 + 32 + 64 for seen in settled) >= 28
+    assert sum(seen.get("no_recovery") == 401 + 32 + 64 for seen in settled) >= 9
     assert sum("no_recovery" in seen for seen in came_back) == 0
 
 
@@ -256,8 +256,8 @@ def descent(num_updates: int, *, warmup_steps: int, deviation: float) -> Figures
     return run
 
 
-@pytest.mark.parametrize("warmup_steps", [40, 100, 1_000, 2_000])
-@pytest.mark.parametrize("deviation", [0.003, 0.02, 0.2])
+@pytest.mark.parametrize("warmup_steps", [40, 1_000])
+@pytest.mark.parametrize("deviation", [0.003, 0.2])
 def test_the_start_of_a_run_is_silent(warmup_steps, deviation):
     assert names(descent(3 * warmup_steps + 200, warmup_steps=warmup_steps, deviation=deviation).rows()) == []
 
@@ -291,8 +291,8 @@ def test_a_cycle_that_jumps_back_to_its_peak_is_silent():
     assert names(run.rows()) != []
 
 
-@pytest.mark.parametrize("warmup_steps", [20, 100, 300, 2_000])
-@pytest.mark.parametrize("lag_updates", [1, 30, 300])
+@pytest.mark.parametrize("warmup_steps", [20, 300])
+@pytest.mark.parametrize("lag_updates", [1, 300])
 def test_a_rate_that_rises_takes_the_loss_with_it_and_is_silent(warmup_steps, lag_updates):
     run = figures(1_000 + warmup_steps, deviation=0.005)
     raised = np.clip((np.arange(len(run.loss)) - 400) / warmup_steps, 0, 1)

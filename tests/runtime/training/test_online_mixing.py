@@ -55,14 +55,14 @@ def rows(table: SourceLossesTable) -> list:
     return [table[index] for index in range(len(table))]
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     name=st.sampled_from(sorted(POLICIES)),
     cuts=st.sets(st.integers(1, UNTIL_STEP - 1), min_size=1, max_size=4),
     every=st.integers(5, UNTIL_STEP),
 )
 def test_a_run_cut_anywhere_draws_and_ends_as_the_uncut_one(tmp_path_factory, undisturbed, name, cuts, every):
-    """Cut 12 runs at up to four random steps each."""
+    """Cut six runs at up to four random steps each."""
     folder = tmp_path_factory.mktemp("cut")
     for epoch, until_step in enumerate([*sorted(cuts), UNTIL_STEP], start=1):
         small_run.run(folder, until_step, lease_epoch=epoch, checkpoint_every_steps=every, policy=POLICIES[name])

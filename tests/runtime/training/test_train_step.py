@@ -130,7 +130,7 @@ def test_a_batch_that_repeats_is_learned(mesh: Mesh) -> None:
 
 
 def test_micro_batches_change_rounding_only(mesh: Mesh) -> None:
-    results = [build(mesh, num_microbatches=parts)(state_of(mesh), *batch(), NUMBERS_) for parts in (1, 2, 4)]
+    results = [build(mesh, num_microbatches=parts)(state_of(mesh), *batch(), NUMBERS_) for parts in (1, 4)]
     for state, metrics in results[1:]:
         for figure, expected in zip(jax.tree.leaves(metrics), jax.tree.leaves(results[0][1]), strict=True):
             np.testing.assert_allclose(figure, expected, rtol=1e-5)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
@@ -103,6 +102,8 @@ def logged(runs: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("name", DRAWING)
 def test_the_draws_of_a_log_agree_with_its_shares(runs, name):
     """Chi-square of sums of draws whose shares change at each update: their covariances add up."""
+    from scipy import stats  # each worker imports this module, and one runs it
+
     counts, shares = logged(runs, name)
     assert np.all(counts.sum(axis=1) == GLOBAL_BATCH_SIZE)
     off = (counts - GLOBAL_BATCH_SIZE * shares).sum(axis=0)[:-1]

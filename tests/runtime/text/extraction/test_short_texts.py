@@ -13,7 +13,7 @@ THREE_BYTES = [c for c in PRINTABLE if len(c.encode()) == 3]
 OTHERS = [c for c in PRINTABLE if len(c.encode()) != 3]
 TWO_BYTES = [c for c in OTHERS if len(c.encode()) == 2]
 # A cell is tried with each character; the other tags with these.
-SAMPLE = [*THREE_BYTES[::7], *TWO_BYTES[::2], *OTHERS[::31], *(f"x{c}" for c in TWO_BYTES[::3])]
+SAMPLE = [*THREE_BYTES[::37], *TWO_BYTES[::7], *OTHERS[::97], *(f"x{c}" for c in TWO_BYTES[::11])]
 PARAGRAPH = "<p>A paragraph that is long enough for a page of its own, and has no links.</p>"
 
 INLINE = [
