@@ -1,0 +1,244 @@
+"""Document judges: what a step does with each of its incoming documents, found again from its config and inputs.
+
+A judge reads the inputs of a step and writes nothing. Steps are deterministic, so its verdicts are those of the step.
+"""
+
+import bisect
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import fsspec
+import numpy as np
+
+from marin_dag.errors import UserError
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Record, Records
+from marin_dag.store.store import Store
+from pipelines.stored_documents import Numbered, StoredDocuments, open_documents
+from runtime.text.array_files import num_rows, read_rows
+from runtime.text.decontamination import Hit, ItemIndex
+from runtime.text.filter_rules import QualityScore, Rule
+from runtime.text.filters import Rejection, filtered
+from runtime.text.quality import QualityModel
+from steps.decontaminate import DecontaminateConfig
+from steps.dedup import DROPS, REASONS, DedupConfig
+from steps.documents import DocumentsConfig, DocumentsResult
+from steps.evaluation_items import EvaluationItemsResult
+from steps.filter import FilterConfig, FilterResult
+
+WHOLE_ROWS = 1 << 16
+"""Drops of a shard up to which they are read at once, and not searched."""
+
+
+class Verdict(NamedTuple):
+    """What becomes of a document."""
+
+    text: str
+    """The text as it is kept, or as it came in."""
+    reason: str = ""
+    """Empty for a kept document."""
+    detail: str = ""
+    rule: str = ""
+    """The rule of a filter, by its place in the config."""
+    hits: Sequence[Hit] = ()
+    """Runs of words that the text shares with evaluation items."""
+    kept: int | None = None
+    """The cluster of a duplicate: the number of the document that is kept in its place."""
+
+
+class Judge(Protocol):
+    """The verdicts of a step."""
+
+    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
+        """Return a verdict for each document; numbers ascend, and all are of one row group."""
+
+    def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
+        """Yield title and text of what explains a verdict: the document that is kept instead, or an evaluation item."""
+
+
+class KeepsAll:
+    """The judge of documents that no step drops."""
+
+    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
+        return [Verdict(each.document.text) for each in documents]
+
+    def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
+        yield from ()
+
+
+class FilterJudge(KeepsAll):
+    """The judge of a filter, which need not have run."""
+
+    def __init__(self, store: Store, step: Step, made: Step) -> None:
+        """Load the classifier; `made` is the step as the recipe has it, whose score replaces a fraction to keep."""
+        config: FilterConfig = step.config
+        self.rules = tuple(_scored(rule, store, step, made) for rule in config.rules)
+        self.quality = None
+        for classifier in _inputs(step, "quality_classifier"):
+            record = _record(store, classifier)
+            self.quality = QualityModel.load(store.url(f"{record.output_path}/{record.result['classifier']}"))
+
+    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
+        texts = [each.document.text for each in documents]
+        return [
+            Verdict(text, result.reason, result.detail, self.rule_name(result.rule))
+            if isinstance(result, Rejection)
+            else Verdict(result)
+            for text, result in zip(texts, filtered(texts, self.rules, self.quality), strict=True)
+        ]
+
+    def rule_name(self, place: int) -> str:
+        """Return how `--set` and a reader find a rule."""
+        return f"rules.{place} {type(self.rules[place]).__name__}"
+
+
+class DedupJudge(KeepsAll):
+    """The judge of a deduplication, by the drops that it has written."""
+
+    def __init__(self, store: Store, step: Step, documents: StoredDocuments) -> None:
+        self._folder = store.url(_record(store, step).output_path)
+        self._own, self._earlier = documents, [open_documents(store, each) for each in _inputs(step, "against")]
+        self._num_earlier = sum(map(len, self._earlier))
+
+    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
+        shard = self._own.shard_of(documents[0].number)
+        start = int(self._own.starts[shard])
+        first, after = documents[0].number - start, documents[-1].number + 1 - start
+        drops = _rows_between(f"{self._folder}/{DROPS.format(shard)}", first, after)
+        found = {start + row: (REASONS[reason], kept) for row, reason, kept in drops.tolist()}
+        verdicts = []
+        for number, document in documents:
+            reason, kept = found.get(number, ("", None))
+            verdicts.append(Verdict(document.text, reason, kept=kept))
+        return verdicts
+
+    def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
+        if verdict.kept is not None:
+            kept = self._kept(verdict.kept)
+            yield f"kept instead: {kept.id} of {kept.source}", kept.text
+
+    def _kept(self, number: int) -> Any:
+        for source in self._earlier:
+            if number < len(source):
+                return source.document(number)
+            number -= len(source)
+        return self._own.document(number)
+
+
+class DecontaminationJudge(KeepsAll):
+    """The judge of a decontamination, which need not have run."""
+
+    def __init__(self, store: Store, step: Step) -> None:
+        config: DecontaminateConfig = step.config
+        (items,) = _inputs(step, "evaluation_items")
+        record = _record(store, items)
+        self._items: EvaluationItemsResult = items.kind.result_type.model_validate(record.result)
+        self._folder, self._drops = store.url(record.output_path), config.action == "drop"
+        self._index = ItemIndex(f"{self._folder}/{self._items.ngram_index}")
+
+    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
+        hits: dict[int, list[Hit]] = {}
+        for hit in self._index.hits([each.document.text for each in documents]):
+            hits.setdefault(hit.document, []).append(hit)
+        return [self._verdict(each.document.text, hits.get(row, [])) for row, each in enumerate(documents)]
+
+    def _verdict(self, text: str, hits: Sequence[Hit]) -> Verdict:
+        if not hits or not self._drops:
+            return Verdict(text, hits=hits)
+        first = hits[0]
+        detail = f"{first.num_words} words of item {first.item}, {first.field}"
+        return Verdict(text, f"overlaps with {first.task}", detail, hits=hits)
+
+    def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
+        for task, item in dict.fromkeys((hit.task, hit.item) for hit in verdict.hits):
+            with fsspec.open(f"{self._folder}/{self._items.files[task]}", "rb") as lines:
+                row = json.loads(next(line for number, line in enumerate(lines) if number == item))
+            yield f"{task}, item {item}", json.dumps(row, ensure_ascii=False, indent=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """The incoming documents of a step, and its judge."""
+
+    step: Step
+    documents: StoredDocuments
+    judge: Judge
+
+
+def open_judged(store: Store, step: Step, made: Step | None = None) -> Judged:
+    """Return the documents that a step takes in, or gives where it takes none in, with its judge.
+
+    `made` is the step as the recipe has it, if `step` is a variant.
+
+    Raises:
+        UserError: no documents belong to the step, or a step that is needed is not done.
+    """
+    config = step.config
+    if not isinstance(config, DocumentsConfig):
+        given = step if issubclass(step.kind.result_type, DocumentsResult) else _documents_of(step)
+        return Judged(step, open_documents(store, given), KeepsAll())
+    documents = open_documents(store, _documents_of(step))
+    judge: Judge
+    match config:
+        case FilterConfig():
+            judge = FilterJudge(store, step, made or step)
+        case DedupConfig():
+            judge = DedupJudge(store, step, documents)
+        case DecontaminateConfig():
+            judge = DecontaminationJudge(store, step)
+        case _:
+            raise TypeError(f"{step.name}: no judge for {type(config).__name__}; add one to open_judged.")
+    return Judged(step, documents, judge)
+
+
+def has_documents(step: Step) -> bool:
+    """Return whether a step gives documents or reads those of one step."""
+    return issubclass(step.kind.result_type, DocumentsResult) or bool(_inputs(step, "documents"))
+
+
+def _inputs(step: Step, field: str) -> list[Step]:
+    return [given.step for name, given in step.inputs if name == field or name.startswith(f"{field}.")]
+
+
+def _documents_of(step: Step) -> Step:
+    for given in _inputs(step, "documents"):
+        return given
+    raise UserError(
+        f"documents: {step.name} ({step.kind.name}) neither gives documents nor reads those of one step. Name a step "
+        "of extract, filter, dedup, decontaminate or tokenize; `ls` lists all."
+    )
+
+
+def _record(store: Store, step: Step) -> Record:
+    record = Records(store).find(step.key)
+    if record is None:
+        raise UserError(f"documents: {step.name} is not done as the recipe is now. `why {step.name}` says why.")
+    return record
+
+
+def _scored(rule: Rule, store: Store, step: Step, made: Step) -> Rule:
+    """Return a rule with `keep_fraction` as one with the score that the step has found for it."""
+    if not isinstance(rule, QualityScore) or rule.keep_fraction is None:
+        return rule
+    record = Records(store).find(made.key)
+    if rule not in made.config.rules or record is None:
+        raise UserError(
+            f"documents: only a run of {step.name} finds the score that keeps {rule.keep_fraction:g} of its documents. "
+            "Run it, or try a min_score."
+        )
+    return QualityScore(min_score=FilterResult.model_validate(record.result).min_score)
+
+
+def _rows_between(path: str, first: int, after: int) -> np.ndarray:
+    """Return the rows of a file of ascending first columns whose first column is in a range, by few reads."""
+    count = num_rows(path)
+    if count <= WHOLE_ROWS:
+        rows = read_rows(path, np.arange(count))
+        return rows[slice(*np.searchsorted(rows[:, 0], (first, after)))]
+    begin, end = (
+        bisect.bisect_left(range(count), row, key=lambda place: int(read_rows(path, np.array([place]))[0, 0]))
+        for row in (first, after)
+    )
+    return read_rows(path, np.arange(begin, end))
