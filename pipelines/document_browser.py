@@ -11,6 +11,7 @@ from marin_dag.errors import UserError
 from pipelines.document_judges import FilterJudge, Judged, Verdict
 from pipelines.stored_documents import Numbered
 from runtime.report.documents_page import marked
+from runtime.report.markup import printable
 from runtime.text.filters import measured
 
 JUDGED_TOGETHER = 256
@@ -103,16 +104,16 @@ def page_data(judged: Judged, found: Found) -> dict[str, Any]:
         "documents": [
             {
                 "number": each.number,
-                "id": each.document.id,
-                "source": each.document.source,
-                "metadata": each.document.metadata,
+                "id": printable(each.document.id),
+                "source": printable(each.document.source),
+                "metadata": printable(each.document.metadata),
                 "text": marked(verdict.text, _spans(verdict)),
                 "bytesCut": 0 if verdict.reason else _size(each.document.text) - _size(verdict.text),
-                "reason": verdict.reason,
-                "detail": verdict.detail,
+                "reason": printable(verdict.reason),
+                "detail": printable(verdict.detail),
                 "rule": verdict.rule,
                 "cluster": verdict.kept,
-                "beside": [[title, marked(text, ())] for title, text in judged.judge.beside(verdict)],
+                "beside": [[printable(title), marked(text, ())] for title, text in judged.judge.beside(verdict)],
             }
             for each, verdict in found.documents
         ],
@@ -136,7 +137,7 @@ def sample_data(judged: Judged) -> dict[str, Any] | None:
     judge, sample = judged.judge, judged.documents.sample()
     texts = [each.document.text for each in sample]
     return {
-        "documents": [[each.number, each.document.id, marked(text[:EXCERPT_CHARACTERS], ())[0][0]]
+        "documents": [[each.number, printable(each.document.id), marked(text[:EXCERPT_CHARACTERS], ())[0][0]]
                       for each, text in zip(sample, texts, strict=True)],
         "findings": [
             {

@@ -5,6 +5,8 @@ A judge reads the inputs of a step and writes nothing. Steps are deterministic, 
 
 import bisect
 import dataclasses
+import functools
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -14,10 +16,10 @@ import numpy as np
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Record, Records
+from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
-from pipelines.stored_documents import Numbered, StoredDocuments, open_documents
-from runtime.text.array_files import num_rows, read_rows
+from pipelines.stored_documents import Numbered, StoredDocuments, finished, open_documents
+from runtime.text.array_files import num_rows, read_array, read_rows
 from runtime.text.decontamination import Hit, ItemIndex
 from runtime.text.filter_rules import QualityScore, Rule
 from runtime.text.filters import Rejection, filtered
@@ -30,6 +32,9 @@ from steps.filter import FilterConfig, FilterResult
 
 WHOLE_ROWS = 1 << 16
 """Drops of a shard up to which they are read at once, and not searched."""
+
+MOST_ITEMS = 5
+"""Evaluation items that are shown beside a document."""
 
 
 class Verdict(NamedTuple):
@@ -77,7 +82,7 @@ class FilterJudge(KeepsAll):
         self.rules = tuple(_scored(rule, store, step, made) for rule in config.rules)
         self.quality = None
         for classifier in _inputs(step, "quality_classifier"):
-            record = _record(store, classifier)
+            record = finished(store, classifier)
             self.quality = QualityModel.load(store.url(f"{record.output_path}/{record.result['classifier']}"))
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
@@ -98,7 +103,7 @@ class DedupJudge(KeepsAll):
     """The judge of a deduplication, by the drops that it has written."""
 
     def __init__(self, store: Store, step: Step, documents: StoredDocuments) -> None:
-        self._folder = store.url(_record(store, step).output_path)
+        self._folder = store.url(finished(store, step).output_path)
         self._own, self._earlier = documents, [open_documents(store, each) for each in _inputs(step, "against")]
         self._num_earlier = sum(map(len, self._earlier))
 
@@ -133,7 +138,7 @@ class DecontaminationJudge(KeepsAll):
     def __init__(self, store: Store, step: Step) -> None:
         config: DecontaminateConfig = step.config
         (items,) = _inputs(step, "evaluation_items")
-        record = _record(store, items)
+        record = finished(store, items)
         self._items: EvaluationItemsResult = items.kind.result_type.model_validate(record.result)
         self._folder, self._drops = store.url(record.output_path), config.action == "drop"
         self._index = ItemIndex(f"{self._folder}/{self._items.ngram_index}")
@@ -152,7 +157,7 @@ class DecontaminationJudge(KeepsAll):
         return Verdict(text, f"overlaps with {first.task}", detail, hits=hits)
 
     def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
-        for task, item in dict.fromkeys((hit.task, hit.item) for hit in verdict.hits):
+        for task, item in itertools.islice(dict.fromkeys((hit.task, hit.item) for hit in verdict.hits), MOST_ITEMS):
             with fsspec.open(f"{self._folder}/{self._items.files[task]}", "rb") as lines:
                 row = json.loads(next(line for number, line in enumerate(lines) if number == item))
             yield f"{task}, item {item}", json.dumps(row, ensure_ascii=False, indent=1)
@@ -211,13 +216,6 @@ def _documents_of(step: Step) -> Step:
     )
 
 
-def _record(store: Store, step: Step) -> Record:
-    record = Records(store).find(step.key)
-    if record is None:
-        raise UserError(f"documents: {step.name} is not done as the recipe is now. `why {step.name}` says why.")
-    return record
-
-
 def _scored(rule: Rule, store: Store, step: Step, made: Step) -> Rule:
     """Return a rule with `keep_fraction` as one with the score that the step has found for it."""
     if not isinstance(rule, QualityScore) or rule.keep_fraction is None:
@@ -235,10 +233,16 @@ def _rows_between(path: str, first: int, after: int) -> np.ndarray:
     """Return the rows of a file of ascending first columns whose first column is in a range, by few reads."""
     count = num_rows(path)
     if count <= WHOLE_ROWS:
-        rows = read_rows(path, np.arange(count))
+        rows = _whole(path)
         return rows[slice(*np.searchsorted(rows[:, 0], (first, after)))]
     begin, end = (
         bisect.bisect_left(range(count), row, key=lambda place: int(read_rows(path, np.array([place]))[0, 0]))
         for row in (first, after)
     )
     return read_rows(path, np.arange(begin, end))
+
+
+@functools.lru_cache(maxsize=4)
+def _whole(path: str) -> np.ndarray:
+    """Return a file that belongs to an output, and so never changes."""
+    return read_array(path)

@@ -1,6 +1,5 @@
 """documents: show what a step keeps and drops, with reasons, and what a filter would drop with other limits."""
 
-import argparse
 import itertools
 import json
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ def _documents(session: Session) -> int:
     parsed = session.parsed
     check_writable("--page", parsed.page)
     step = session.graph().step(session.step)
-    made = session.recipe().step(step.name) if parsed.set else step
+    made = session.graph([]).step(step.name) if parsed.set else step
     judged = open_judged(session.store, step, made)
     query = Query(
         search=parsed.search,
@@ -87,19 +86,13 @@ def _comparison(found: "Comparison") -> Iterator[str]:
     yield from (_line(each, after) for each, _, after in itertools.islice(found.changed, MOST_CHANGED))
 
 
-def _place(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a document; use one such as 0")
-    return int(text)
-
-
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--search", metavar="WORDS", default="", help="(documents) texts that contain all these words")
     parser.add_argument("--id", metavar="TEXT", default="", help="(documents) ids that contain TEXT")
     parser.add_argument("--source", metavar="NAME", default="", help="(documents) only documents of this source")
     parser.add_argument("--dropped", action="store_true", help="(documents) only dropped documents")
     parser.add_argument("--reason", metavar="TEXT", default="", help="(documents) dropped for a reason that has TEXT")
-    parser.add_argument("--after", metavar="N", type=_place, default=0, help="(documents) begin at document N")
+    parser.add_argument("--after", metavar="N", type=int, default=0, help="(documents) begin at document N")
     parser.add_argument("--rows", metavar="N", type=positive, default=20, help="(documents) at most N (default 20)")
     parser.add_argument("--page", metavar="FILE.html", help="(documents) kept and dropped side by side, with sliders")
 

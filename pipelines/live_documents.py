@@ -28,8 +28,8 @@ class LiveDocuments:
     def data(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Return a part of a step's documents: "kept", "dropped" or "sample"."""
         name, part, first = (query.get(field, "") for field in ("step", "part", "first"))
-        if name not in self.steps or part not in ("kept", "dropped", "sample"):
-            raise UserError(f"page: {name!r} has no documents, or {part!r} is no part of them.")
+        if name not in self.steps or part not in ("kept", "dropped", "sample") or not first.isdecimal():
+            raise UserError(f"page: {name!r} has no documents, or {part!r} and {first!r} are no part of them.")
         with self._lock:
             judged = self._judged(self._graph.step(name))
             if part == "sample":
@@ -39,7 +39,7 @@ class LiveDocuments:
                 identifier=query.get("id", ""),
                 source=query.get("source", ""),
                 reason=query.get("reason", ""),
-                first=_number(first),
+                first=int(first),
                 rows=LIVE_ROWS,
             )
             return page_data(judged, browse(judged, wanted.of(is_dropped=part == "dropped")))
@@ -51,9 +51,3 @@ class LiveDocuments:
                 return judged
             self._opened[step.name] = judged
         return self._opened[step.name]
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise UserError(f"page: {text!r} is no number of a document.")
-    return int(text)

@@ -76,12 +76,13 @@ class StoredDocuments:
 
 
 def open_documents(store: Store, step: Step) -> StoredDocuments:
-    """Return the documents of a step.
+    """Return the documents of a step; raise UserError if it is not done."""
+    return StoredDocuments(store, step, finished(store, step))
 
-    Raises:
-        UserError: the step is not done.
-    """
+
+def finished(store: Store, step: Step) -> Record:
+    """Return the record of a step; raise UserError if it is not done."""
     record = Records(store).find(step.key)
     if record is None:
         raise UserError(f"documents: {step.name} is not done as the recipe is now. `why {step.name}` says why.")
-    return StoredDocuments(store, step, record)
+    return record
