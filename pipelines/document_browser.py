@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from marin_dag.errors import UserError
-from pipelines.document_judges import FilterJudge, Judged, Verdict
+from pipelines.document_judges import FilterJudge, Verdict
+from pipelines.judged_documents import Judged
 from pipelines.stored_documents import Numbered
 from runtime.report.documents_page import marked
 from runtime.report.markup import printable
@@ -22,7 +23,7 @@ EXCERPT_CHARACTERS = 160
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Query:
-    """Which documents are wanted; an empty field wants all."""
+    """The documents that are wanted; an empty field wants all."""
 
     search: str = ""
     """Words that the text contains, in any order and case."""
@@ -74,6 +75,10 @@ def browse(judged: Judged, query: Query) -> Found:
     Raises:
         UserError: the source has no document of this number, or a shard is damaged.
     """
+    if query.is_dropped and judged.samples:
+        rows = [(each, v) for each, v in judged.samples[query.first :] if query.takes(each) and query.takes_verdict(v)]
+        after = rows[query.rows][0].number if len(rows) > query.rows else len(judged.samples)
+        return Found(rows[: query.rows], after, len(judged.samples))
     total = len(judged.documents)
     if not 0 <= query.first < total:
         raise UserError(f"--after {query.first}: {judged.documents.name} has documents 0 to {total - 1:,}.")

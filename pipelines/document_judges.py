@@ -1,10 +1,9 @@
-"""Document judges: what a step does with each of its incoming documents, found again from its config and inputs.
+"""Document judges: the verdicts of a step on its incoming documents, found again from its config and inputs.
 
 A judge reads the inputs of a step and writes nothing. Steps are deterministic, so its verdicts are those of the step.
 """
 
 import bisect
-import dataclasses
 import functools
 import itertools
 import json
@@ -25,8 +24,7 @@ from runtime.text.filter_rules import QualityScore, Rule
 from runtime.text.filters import Rejection, filtered
 from runtime.text.quality import QualityModel
 from steps.decontaminate import DecontaminateConfig
-from steps.dedup import DROPS, REASONS, DedupConfig
-from steps.documents import DocumentsConfig, DocumentsResult
+from steps.dedup import DROPS, REASONS
 from steps.evaluation_items import EvaluationItemsResult
 from steps.filter import FilterConfig, FilterResult
 
@@ -38,7 +36,7 @@ MOST_ITEMS = 5
 
 
 class Verdict(NamedTuple):
-    """What becomes of a document."""
+    """The fate of a document in a step."""
 
     text: str
     """The text as it is kept, or as it came in."""
@@ -81,7 +79,7 @@ class FilterJudge(KeepsAll):
         config: FilterConfig = step.config
         self.rules = tuple(_scored(rule, store, step, made) for rule in config.rules)
         self.quality = None
-        for classifier in _inputs(step, "quality_classifier"):
+        for classifier in inputs_of(step, "quality_classifier"):
             record = finished(store, classifier)
             self.quality = QualityModel.load(store.url(f"{record.output_path}/{record.result['classifier']}"))
 
@@ -104,7 +102,7 @@ class DedupJudge(KeepsAll):
 
     def __init__(self, store: Store, step: Step, documents: StoredDocuments) -> None:
         self._folder = store.url(finished(store, step).output_path)
-        self._own, self._earlier = documents, [open_documents(store, each) for each in _inputs(step, "against")]
+        self._own, self._earlier = documents, [open_documents(store, each) for each in inputs_of(step, "against")]
         self._num_earlier = sum(map(len, self._earlier))
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
@@ -137,7 +135,7 @@ class DecontaminationJudge(KeepsAll):
 
     def __init__(self, store: Store, step: Step) -> None:
         config: DecontaminateConfig = step.config
-        (items,) = _inputs(step, "evaluation_items")
+        (items,) = inputs_of(step, "evaluation_items")
         record = finished(store, items)
         self._items: EvaluationItemsResult = items.kind.result_type.model_validate(record.result)
         self._folder, self._drops = store.url(record.output_path), config.action == "drop"
@@ -163,57 +161,9 @@ class DecontaminationJudge(KeepsAll):
             yield f"{task}, item {item}", json.dumps(row, ensure_ascii=False, indent=1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Judged:
-    """The incoming documents of a step, and its judge."""
-
-    step: Step
-    documents: StoredDocuments
-    judge: Judge
-
-
-def open_judged(store: Store, step: Step, made: Step | None = None) -> Judged:
-    """Return the documents that a step takes in, or gives where it takes none in, with its judge.
-
-    `made` is the step as the recipe has it, if `step` is a variant.
-
-    Raises:
-        UserError: no documents belong to the step, or a step that is needed is not done.
-    """
-    config = step.config
-    if not isinstance(config, DocumentsConfig):
-        given = step if issubclass(step.kind.result_type, DocumentsResult) else _documents_of(step)
-        return Judged(step, open_documents(store, given), KeepsAll())
-    documents = open_documents(store, _documents_of(step))
-    judge: Judge
-    match config:
-        case FilterConfig():
-            judge = FilterJudge(store, step, made or step)
-        case DedupConfig():
-            judge = DedupJudge(store, step, documents)
-        case DecontaminateConfig():
-            judge = DecontaminationJudge(store, step)
-        case _:
-            raise TypeError(f"{step.name}: no judge for {type(config).__name__}; add one to open_judged.")
-    return Judged(step, documents, judge)
-
-
-def has_documents(step: Step) -> bool:
-    """Return whether a step gives documents or reads those of one step."""
-    return issubclass(step.kind.result_type, DocumentsResult) or bool(_inputs(step, "documents"))
-
-
-def _inputs(step: Step, field: str) -> list[Step]:
+def inputs_of(step: Step, field: str) -> list[Step]:
+    """Return the steps that a field of the config reads."""
     return [given.step for name, given in step.inputs if name == field or name.startswith(f"{field}.")]
-
-
-def _documents_of(step: Step) -> Step:
-    for given in _inputs(step, "documents"):
-        return given
-    raise UserError(
-        f"documents: {step.name} ({step.kind.name}) neither gives documents nor reads those of one step. Name a step "
-        "of extract, filter, dedup, decontaminate or tokenize; `ls` lists all."
-    )
 
 
 def _scored(rule: Rule, store: Store, step: Step, made: Step) -> Rule:

@@ -11,7 +11,8 @@ from runtime.report.markup import printable
 
 if TYPE_CHECKING:
     from pipelines.document_browser import Comparison, Found, Query
-    from pipelines.document_judges import Judged, Verdict
+    from pipelines.document_judges import Verdict
+    from pipelines.judged_documents import Judged
     from pipelines.stored_documents import Numbered
 
 EXCERPT_CHARACTERS = 90
@@ -21,7 +22,7 @@ MOST_CHANGED = 20
 
 def _documents(session: Session) -> int:
     from pipelines.document_browser import Query, browse, compare, page_data
-    from pipelines.document_judges import open_judged
+    from pipelines.judged_documents import open_judged
 
     parsed = session.parsed
     check_writable("--page", parsed.page)

@@ -10,7 +10,7 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
 from pipelines.document_browser import Query, browse, page_data, sample_data
-from pipelines.document_judges import Judged, has_documents, open_judged
+from pipelines.judged_documents import Judged, has_documents, open_judged
 
 LIVE_ROWS = 20
 

@@ -28,14 +28,18 @@ class StoredDocuments:
     """The documents of a finished step, numbered over its shards."""
 
     def __init__(self, store: Store, step: Step, record: Record) -> None:
-        self.name, self.path = step.name, record.output_path
+        self.name = step.name
         self.result: DocumentsResult = step.kind.result_type.model_validate(record.result)
         self.starts = np.cumsum([0, *(size.num_documents for size in self.result.sizes_by_shard(step.name))])
         """The number of the first document of each shard, with the total at the end."""
-        self._store = store
+        self._folder = store.url(record.output_path)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
+
+    def url(self, path: str) -> str:
+        """Return where a file of the output is."""
+        return f"{self._folder}/{path}"
 
     def shard_of(self, number: int) -> int:
         """Return the place of the shard that has a document."""
@@ -49,7 +53,7 @@ class StoredDocuments:
         """
         for shard in range(self.shard_of(first), len(self.result.shards)):
             number = max(first, int(self.starts[shard]))
-            path = self._store.url(f"{self.path}/{self.result.shards[shard]}")
+            path = self.url(self.result.shards[shard])
             try:
                 for batch in read_batches(path, number - int(self.starts[shard])):
                     yield [Numbered(number + row, document) for row, document in enumerate(batch)]

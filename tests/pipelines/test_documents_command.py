@@ -28,9 +28,10 @@ from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
 from pipelines import document_browser, document_judges, documents_command
 from pipelines.document_browser import Query, browse, page_data, sample_data
-from pipelines.document_judges import Judged, KeepsAll, open_judged
+from pipelines.document_judges import KeepsAll, Verdict
+from pipelines.judged_documents import Judged, open_judged
 from pipelines.run_page import RunPage
-from pipelines.stored_documents import SAMPLE_DOCUMENTS, StoredDocuments
+from pipelines.stored_documents import SAMPLE_DOCUMENTS, Numbered, StoredDocuments
 from runtime.report.documents_page import MOST_CHARACTERS, marked
 from runtime.text import documents as text_documents
 from runtime.text.documents import Document, read_documents, write_documents
@@ -192,6 +193,17 @@ def test_a_contaminated_span_is_marked_beside_its_item(judged):
     assert found["beside"][0][0] == "toy, item 0" and ITEM in found["beside"][0][1][0][0]
 
 
+def test_samples_stand_for_what_an_extraction_dropped(judged):
+    found = judged("written")
+    samples = [(Numbered(n, Document(f"{n}", "<p>", "")), Verdict("<p>", "empty", "0 words")) for n in range(3)]
+    found = dataclasses.replace(found, samples=samples)
+    page = browse(found, Query(is_dropped=True, rows=2))
+    assert ([each.number for each, _ in page.documents], page.next) == ([0, 1], 2)
+    assert browse(found, Query(is_dropped=True, rows=2, first=2)).documents == samples[2:]
+    assert not browse(found, Query(is_dropped=True, reason="full")).documents
+    assert len(browse(found, Query()).documents) == 7
+
+
 def test_overlapping_spans_and_long_texts_are_cut_by_characters():
     assert marked("äöü", [(0, 4, "a"), (2, 6, "b")]) == [("ä", "a"), ("ö", "a; b"), ("ü", "b")]
     cut = marked("x" * (MOST_CHARACTERS + 1), [])
@@ -238,7 +250,7 @@ def test_the_reads_of_a_page_do_not_grow_with_the_source(tmp_path, monkeypatch):
         )  # fmt: skip
         step = SimpleNamespace(name="s", kind=SimpleNamespace(result_type=DocumentsResult))
         record = SimpleNamespace(output_path="", result=result.model_dump())
-        store = SimpleNamespace(url=lambda path: f"{tmp_path}{path}")
+        store = SimpleNamespace(url=lambda path: str(tmp_path))
         return Judged(step, StoredDocuments(store, step, record), KeepsAll())
 
     def bytes_read(num_shards, look):
