@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marin_dag.errors import UserError
-from pipelines.document_judges import FilterJudge, Verdict
+from pipelines.document_judges import FilterJudge, KeepsAll, Verdict
 from pipelines.judged_documents import Judged
 from pipelines.stored_documents import Numbered
 from runtime.report.documents_page import marked
@@ -75,10 +75,8 @@ def browse(judged: Judged, query: Query) -> Found:
     Raises:
         UserError: the source has no document of this number, or a shard is damaged.
     """
-    if query.is_dropped and judged.samples:
-        rows = [(each, v) for each, v in judged.samples[query.first :] if query.takes(each) and query.takes_verdict(v)]
-        after = rows[query.rows][0].number if len(rows) > query.rows else len(judged.samples)
-        return Found(rows[: query.rows], after, len(judged.samples))
+    if query.is_dropped and type(judged.judge) is KeepsAll:
+        return _sampled(judged, query)
     total = len(judged.documents)
     if not 0 <= query.first < total:
         raise UserError(f"--after {query.first}: {judged.documents.name} has documents 0 to {total - 1:,}.")
@@ -95,6 +93,13 @@ def browse(judged: Judged, query: Query) -> Found:
         if num_bytes >= READ_BYTES:
             return Found(found, batch[-1].number + 1, total)
     return Found(found, total, total)
+
+
+def _sampled(judged: Judged, query: Query) -> Found:
+    total = len(judged.samples)
+    wanted = [(each, v) for each, v in judged.samples if query.takes(each) and query.takes_verdict(v)]
+    rows = [pair for pair in wanted if pair[0].number >= query.first]
+    return Found(rows[: query.rows], rows[query.rows][0].number if len(rows) > query.rows else total, total)
 
 
 def _slices(judged: Judged, first: int) -> Iterator[list[Numbered]]:

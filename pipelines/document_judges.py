@@ -13,20 +13,20 @@ from typing import Any, NamedTuple, Protocol
 import fsspec
 import numpy as np
 
-from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Records
+from marin_dag.ledger.records import Record, Records
 from marin_dag.store.store import Store
 from pipelines.stored_documents import Numbered, StoredDocuments, finished, open_documents
 from runtime.text.array_files import num_rows, read_array, read_rows
+from runtime.text.batch import TextBatch
 from runtime.text.decontamination import Hit, ItemIndex
 from runtime.text.filter_rules import QualityScore, Rule
 from runtime.text.filters import Rejection, filtered
-from runtime.text.quality import QualityModel
+from runtime.text.quality import QualityModel, least_score
 from steps.decontaminate import DecontaminateConfig
 from steps.dedup import DROPS, REASONS
 from steps.evaluation_items import EvaluationItemsResult
-from steps.filter import FilterConfig, FilterResult
+from steps.filter import FilterResult
 
 WHOLE_ROWS = 1 << 16
 """Drops of a shard up to which they are read at once, and not searched."""
@@ -74,14 +74,25 @@ class KeepsAll:
 class FilterJudge(KeepsAll):
     """The judge of a filter, which need not have run."""
 
-    def __init__(self, store: Store, step: Step, made: Step) -> None:
-        """Load the classifier; `made` is the step as the recipe has it, whose score replaces a fraction to keep."""
-        config: FilterConfig = step.config
-        self.rules = tuple(_scored(rule, store, step, made) for rule in config.rules)
+    def __init__(self, store: Store, step: Step, made: Step, documents: StoredDocuments) -> None:
+        """Load the classifier; `made` is the step as the recipe has it, whose score replaces a fraction to keep.
+
+        A sample of the documents gives the score of a fraction that has not been run.
+        """
         self.quality = None
         for classifier in inputs_of(step, "quality_classifier"):
-            record = finished(store, classifier)
-            self.quality = QualityModel.load(store.url(f"{record.output_path}/{record.result['classifier']}"))
+            trained = finished(store, classifier)
+            self.quality = QualityModel.load(store.url(f"{trained.output_path}/{trained.result['classifier']}"))
+        record = Records(store).find(made.key) if made.inputs == step.inputs else None
+        self.rules = tuple(self._scored(rule, record, made, documents) for rule in step.config.rules)
+
+    def _scored(self, rule: Rule, record: Record | None, made: Step, documents: StoredDocuments) -> Rule:
+        if not isinstance(rule, QualityScore) or rule.keep_fraction is None or self.quality is None:
+            return rule
+        if record is not None and rule in made.config.rules:
+            return QualityScore(min_score=FilterResult.model_validate(record.result).min_score)
+        scores = self.quality.scores(TextBatch([each.document.text for each in documents.sample()]))
+        return QualityScore(min_score=least_score(scores, rule.keep_fraction))
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
         texts = [each.document.text for each in documents]
@@ -164,19 +175,6 @@ class DecontaminationJudge(KeepsAll):
 def inputs_of(step: Step, field: str) -> list[Step]:
     """Return the steps that a field of the config reads."""
     return [given.step for name, given in step.inputs if name == field or name.startswith(f"{field}.")]
-
-
-def _scored(rule: Rule, store: Store, step: Step, made: Step) -> Rule:
-    """Return a rule with `keep_fraction` as one with the score that the step has found for it."""
-    if not isinstance(rule, QualityScore) or rule.keep_fraction is None:
-        return rule
-    record = Records(store).find(made.key)
-    if rule not in made.config.rules or record is None:
-        raise UserError(
-            f"documents: only a run of {step.name} finds the score that keeps {rule.keep_fraction:g} of its documents. "
-            "Run it, or try a min_score."
-        )
-    return QualityScore(min_score=FilterResult.model_validate(record.result).min_score)
 
 
 def _rows_between(path: str, first: int, after: int) -> np.ndarray:

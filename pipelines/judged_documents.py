@@ -52,7 +52,7 @@ def open_judged(store: Store, step: Step, made: Step | None = None) -> Judged:
     judge: Judge
     match config:
         case FilterConfig():
-            judge = FilterJudge(store, step, made or step)
+            judge = FilterJudge(store, step, made or step, documents)
         case DedupConfig():
             judge = DedupJudge(store, step, documents)
         case DecontaminateConfig():

@@ -75,7 +75,8 @@ def read_batches(path: str, first_row: int = 0) -> Iterator[list[Document]]:
             if first_row >= num_rows > 0:
                 first_row -= num_rows
                 continue
-            table = reader.read_row_group(index, columns=SCHEMA.names).slice(first_row).cast(SCHEMA)
+            # In this thread: see `runtime.tables.parquet_bytes`.
+            table = reader.read_row_group(index, columns=SCHEMA.names, use_threads=False).slice(first_row).cast(SCHEMA)
             columns = (table.column(name).to_pylist() for name in SCHEMA.names)
             yield [Document(*row) for row in zip(*columns, strict=True)]
             first_row = 0
