@@ -69,8 +69,13 @@ def _places() -> Markup:
         element("input", id="limit-value", type="number", step="any", aria_label="limit"),
         element("button", "Reset", type="button", id="limit-reset"),
     ]
-    sample = [element("div", *tools, class_="tools"), element("div", id="bars", class_="bars"),
-              element("p", id="outcome"), element("div", id="counts"), element("div", id="border")]  # fmt: skip
+    sample = [
+        element("div", *tools, class_="tools"),
+        element("div", id="bars", class_="bars"),
+        element("p", id="outcome"),
+        element("div", id="counts"),
+        element("div", id="border", class_="panels columns2"),
+    ]
     return element(
         "div",
         element("p", id="documents-note"),
@@ -96,7 +101,7 @@ function unfold(parent,title,pieces){const more=put(parent,'details');put(more,'
 function showDocument(list,each){
 const cluster=each.cluster===null?null:cards.get(each.cluster);
 const card=put(cluster||list,'article',undefined,'sample');
-put(card,'div',each.number.toLocaleString('en')+'  '+each.id+'  '+each.source).title=each.metadata;
+put(card,'div',[each.number.toLocaleString('en'),each.id,each.source].filter(Boolean).join(' · ')).title=each.metadata;
 if(each.reason)put(card,'div',[each.reason,each.detail,each.rule].filter(Boolean).join(' · '),'reason');
 if(each.bytesCut)put(card,'div','edits cut '+each.bytesCut.toLocaleString('en')+' bytes','reason');
 write(card,each.text);
@@ -156,10 +161,10 @@ const border=get('border'),side=kept=>finding.values.map((value,index)=>[value,i
 value!==null&&fails(finding,limit,value)!==kept).sort((a,b)=>Math.abs(a[0]-limit)-Math.abs(b[0]-limit)).slice(0,near);
 border.replaceChildren();
 [['just kept',true],['just dropped',false]].forEach(([title,kept])=>{
-put(border,'h3',title+' by this limit');
+const column=put(border,'div');put(column,'h3',title+' by this limit');
 side(kept).forEach(([value,index])=>{
-const [number,id,text]=sample.documents[index],card=put(border,'article',undefined,'sample');
-put(card,'div',value+'  '+number.toLocaleString('en')+'  '+id);put(card,'pre',text)})})}
+const [number,id,text]=sample.documents[index],card=put(column,'article',undefined,'sample');
+put(card,'div',+value.toPrecision(6)+' · '+number.toLocaleString('en')+' · '+id);put(card,'pre',text)})})}
 function limitTo(value){if(Number.isFinite(value)){limits[+get('finding').value]=value;draw()}}
 get('finding').addEventListener('input',choose);
 get('limit').addEventListener('input',event=>limitTo(+event.target.value));
