@@ -23,6 +23,7 @@ from pipelines import (
     checkpoints_command,
     compile_report,
     curves_command,
+    documents_command,
     heat_map_command,
     milestone_evaluations,
     mix_command,
@@ -84,6 +85,7 @@ COMMANDS = (
     scores_command.COMMAND,
     heat_map_command.COMMAND,
     batch_command.COMMAND,
+    documents_command.COMMAND,
     sample_command.COMMAND,
     tasks_command.COMMAND,
 )

@@ -3,7 +3,7 @@
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from marin_dag.cli.session import Session
@@ -12,10 +12,12 @@ from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records, UnreadableRecordError
 from marin_dag.store.store import Store
 from pipelines.heat_map_command import heat_map
+from pipelines.live_documents import LiveDocuments
 from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
 from pipelines.stalls_command import stalls_of
+from runtime.report import documents_page
 from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
 from runtime.report.pages import stalls_page
@@ -31,13 +33,15 @@ class RunPage:
     """Curves, alarms and views of one graph; several threads may call the methods."""
 
     style = STYLE
-    scripts = figure_scripts()
+    scripts = (*figure_scripts(), documents_page.SCRIPT)
 
     def __init__(self, session: Session, graph: Graph) -> None:
         self._session, self._graph = session, graph
         self._phases = logged_phases(session, graph, phases_by_digest(graph.steps).values())
         lines = [line for phase in self._phases for line in phase.lines()]
-        self.markup = f"<h2>Curves</h2>{curves(lines, end=1.0, is_live=True)}" if lines else ""
+        self._documents = LiveDocuments(session.store, graph)
+        shown = f"<h2>Curves</h2>{curves(lines, end=1.0, is_live=True)}" if lines else ""
+        self.markup = shown + documents_page.live_browser(self._documents.steps)
         self._lock = threading.Lock()
         self._looked = -LOOK_SECONDS
         self._lines: list[Line] = []
@@ -63,6 +67,10 @@ class RunPage:
         if name not in pages:
             raise UserError(f"page: {name!r} is no view of this run, or its step is not done.")
         return pages[name][1]()
+
+    def data(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return documents of a step."""
+        return self._documents.data(query)
 
     def _look(self) -> None:
         from runtime.training.checkpoint_reader import CheckpointError

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 EXACT, NEAR = "exact duplicate", "near duplicate"
 ELSEWHERE = " of another source"
 """Added to either reason if an earlier source has the document that stays."""
+DROPS = "drops/{:05d}.npy"
+"""File of the drops of a shard, relative to the step's output."""
 REASONS = (NEAR, EXACT, NEAR + ELSEWHERE, EXACT + ELSEWHERE)
 
 
@@ -52,7 +54,8 @@ class _Drops(BaseModel, frozen=True, extra="forbid"):
 
     shard: str
     dropped: str
-    """File of the rows, and of their reasons as places in `REASONS`."""
+    """File of the rows, their reasons as places in `REASONS`, and the numbers of the documents that stay. Those of
+    earlier sources, of which only kept ones count, come before the incoming ones."""
     kept: dict[int, str]
     """Ids of the documents that stay, by row, for the first rows of each reason."""
 
@@ -168,12 +171,13 @@ def _dropped(
         sampled.append(np.concatenate(of_reason))
         kept.append(f"kept/{len(kept):05d}.npy")
         write_array(f"{context.output_path}/{kept[-1]}", stays)
-        write_array(f"{context.output_path}/drops/{len(sampled) - 1:05d}.npy", np.stack([rows, reasons[own]], axis=1))
+        drops = np.stack([rows, reasons[own], found.kept[own]], axis=1)
+        write_array(f"{context.output_path}/{DROPS.format(len(sampled) - 1)}", drops)
     ids = ids_of(signatures, np.unique(found.kept[np.concatenate([np.empty(0, np.int64), *sampled])]))
     for number, (path, places) in enumerate(zip(paths, sampled, strict=True)):
         rows = found.documents[places] - starts[num_earlier + number]
         named = {int(row): ids[int(one)] for row, one in zip(rows, found.kept[places], strict=True)}
-        work.append(_Drops(shard=path, dropped=f"{context.output_path}/drops/{number:05d}.npy", kept=named))
+        work.append(_Drops(shard=path, dropped=f"{context.output_path}/{DROPS.format(number)}", kept=named))
     return work, tuple(kept)
 
 
@@ -188,7 +192,7 @@ def _kept(drops: _Drops, ledger: "DropLedger") -> "Iterator[Document]":
     from runtime.text.array_files import read_array
     from runtime.text.documents import read_documents
 
-    reasons = dict(read_array(drops.dropped).tolist())
+    reasons = dict(read_array(drops.dropped)[:, :2].tolist())
     for row, document in enumerate(read_documents([drops.shard])):
         if row in reasons:
             ledger.drop_document(REASONS[reasons[row]], document, f"of {drops.kept.get(row, 'another')}")

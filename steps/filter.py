@@ -45,6 +45,8 @@ class FilterResult(DocumentsResult, frozen=True, extra="forbid"):
     """Documents that lost lines and stayed."""
     num_bytes_removed: int
     """UTF-8 bytes that these lost."""
+    min_score: float | None = None
+    """The score that the fraction of a `QualityScore` came to."""
 
 
 class FilterShard(DocumentsShard, frozen=True, extra="forbid"):
@@ -84,6 +86,7 @@ def filter_documents(config: FilterConfig, context: StepContext) -> FilterResult
         **fields,
         num_edited=sum(shard.num_edited for shard in shards),
         num_bytes_removed=sum(shard.num_bytes_removed for shard in shards),
+        min_score=next((rule.min_score for rule in rules if isinstance(rule, QualityScore)), None),
     )
 
 

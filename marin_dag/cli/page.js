@@ -129,6 +129,7 @@ function choose(name) {
     for (const other of names) { link(line, other, () => choose(other)); put(line, "span", " "); }
   }
   fill(addLog(put(card, "div", undefined, "buttons"), card, step.name), step.name);
+  dispatchEvent(new CustomEvent("step", { detail: step.name }));
 }
 
 function link(parent, text, act) {

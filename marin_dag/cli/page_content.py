@@ -3,7 +3,7 @@
 The engine knows only markup with scripts, values that change, and views: whole pages behind a link.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from marin_dag.errors import UserError
@@ -34,6 +34,9 @@ class PageContent(Protocol):
     def view(self, name: str) -> str:
         """Return a whole HTML page; raise UserError if no view has the name, or the view has no data yet."""
 
+    def data(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return what a script of the markup asks for at `/data`; raise UserError for an unknown query."""
+
 
 class NoContent:
     """The content of a recipe that adds none."""
@@ -46,3 +49,7 @@ class NoContent:
 
     def view(self, name: str) -> str:
         raise UserError(f"page: {name!r} is no view; this recipe has none.")
+
+    def data(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Raise UserError."""
+        raise UserError("page: this recipe has no data for scripts.")

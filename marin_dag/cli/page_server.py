@@ -133,6 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(lambda: {"log": self._watched.log(query.get("name", ""))})
         elif path == "/values":
             self._answer(lambda: self._values(query))
+        elif path == "/data":
+            self._answer(lambda: self._content.data(query))
         else:
             self._refuse(HTTPStatus.NOT_FOUND, f"{path} does not exist")
 

@@ -185,9 +185,9 @@ class Session:
         """Return the graph as written, with the forks."""
         return self.forks.added_to(Graph(self.options.build(self.parsed)))
 
-    def graph(self) -> Graph:
-        """Return the graph with the forks, the --set overrides and the accepted code of tracked steps."""
-        graph = build_graph(self.recipe, self.parsed.set)
+    def graph(self, assignments: Sequence[str] | None = None) -> Graph:
+        """Return the graph with the forks, `assignments` (by default those of --set) and accepted code."""
+        graph = build_graph(self.recipe, self.parsed.set if assignments is None else assignments)
         apply_acceptances(graph, self.store, without=self.selection().forced(graph))
         return graph
 

@@ -101,6 +101,11 @@ details details{margin-left:18px;border:0}
   margin:10px 0}
 .heat span{border-radius:2px}.heat span:hover,.heat span:focus{outline:2px solid var(--main)}
 .heat-tools{gap:8px 18px}.heat-tools select{font:inherit;max-width:60vw}
+.documents mark{background:color-mix(in srgb,var(--branch) 35%,transparent);color:inherit;cursor:help}
+.documents .sample{margin-left:0}.documents select{max-width:min(560px,75vw)}
+.documents .reason{color:var(--branch)}.cluster{margin:8px 0 0 14px}
+.documents section{margin:8px 0 18px}.bars{display:flex;align-items:flex-end;gap:1px;height:70px;max-width:720px}
+.bars i{flex:1;background:linear-gradient(to top,var(--branch) var(--dropped),var(--main) var(--dropped))}
 #token{position:sticky;bottom:0;min-height:5.5em;margin-left:0}
 code{font:.92em ui-monospace,"SF Mono",Menlo,Consolas,monospace;overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px;font-size:13.5px;margin:12px 0}

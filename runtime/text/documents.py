@@ -54,8 +54,8 @@ def read_documents(paths: Iterable[str]) -> Iterator[Document]:
             yield from batch
 
 
-def read_batches(path: str) -> Iterator[list[Document]]:
-    """Yield the documents of one shard, a row group at a time."""
+def read_batches(path: str, first_row: int = 0) -> Iterator[list[Document]]:
+    """Yield the documents of one shard from a row on, a row group at a time; earlier row groups are not read."""
     with fsspec.open(path, "rb") as file:
         try:
             reader = pq.ParquetFile(file, page_checksum_verification=True)
@@ -71,9 +71,15 @@ def read_batches(path: str) -> Iterator[list[Document]]:
                 f"{SCHEMA.names}, all strings."
             )
         for index in range(reader.num_row_groups):
-            table = reader.read_row_group(index, columns=SCHEMA.names).cast(SCHEMA)
+            num_rows = reader.metadata.row_group(index).num_rows
+            if first_row >= num_rows > 0:
+                first_row -= num_rows
+                continue
+            # In this thread: see `runtime.tables.parquet_bytes`.
+            table = reader.read_row_group(index, columns=SCHEMA.names, use_threads=False).slice(first_row).cast(SCHEMA)
             columns = (table.column(name).to_pylist() for name in SCHEMA.names)
             yield [Document(*row) for row in zip(*columns, strict=True)]
+            first_row = 0
 
 
 def _row_groups(documents: Iterable[Document]) -> Iterator[tuple[list[Document], int]]:

@@ -29,6 +29,7 @@ from runtime.text.quality import QualityModel
 
 MEASURED_AGAIN = 0.5
 """If at most this share of texts is left, a rule measures them apart from the rejected texts."""
+NO_LINE = "C4: no line is left"
 BULLETS = "-*•‣▶●○■□▪"
 TERMINAL_PUNCTUATION = "\"'”’»」』）" + SENTENCE_ENDS
 _OTHER_NEWLINES = "\r\v\f\x85\u2028\u2029"
@@ -41,20 +42,32 @@ class Rejection(NamedTuple):
 
     reason: str
     detail: str
+    rule: int
+    """Place of the rule among the filter's."""
 
 
 class Finding(NamedTuple):
-    """A value of every document of a batch, and which documents fail by it."""
+    """A value of every document of a batch, and the limit that it must keep."""
 
     reason: str
     values: np.ndarray
-    limit: str
-    fails: np.ndarray
+    is_least: bool
+    limit: float
+
+    @property
+    def fails(self) -> np.ndarray:
+        """bool: the documents that fail; NaN fails."""
+        return ~(self.values >= self.limit if self.is_least else self.values <= self.limit)
+
+    def detail(self, index: int) -> str:
+        """Return value and limit of a document."""
+        return f"{self.values[index]:.6g}, at {'least' if self.is_least else 'most'} {self.limit:g}"
 
 
 def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel | None = None) -> list[str | Rejection]:
     """Return for each text what the edits leave of it, or the rejection by the first rule that it fails."""
     results: list[str | Rejection] = list(texts)
+    first = 0
     # Runs of rules judge the same text; edits between them change it.
     for is_edit, run in itertools.groupby(rules, key=lambda rule: isinstance(rule, C4Lines)):
         group = list(run)
@@ -63,15 +76,30 @@ def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel 
         found = [_edited(text, group) for text in kept] if is_edit else rejections(kept, group, quality)
         for row, result in zip(rows, found, strict=True):
             if result is not None:
-                results[row] = result
+                results[row] = result if isinstance(result, str) else result._replace(rule=first + result.rule)
+        first += len(group)
     return results
+
+
+def measured(
+    texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel | None = None
+) -> Iterator[tuple[int, Finding]]:
+    """Yield place and finding of every rule over all texts, whichever rule drops them; edits apply to later rules."""
+    measures: Measures | None = None
+    for place, rule in enumerate(rules):
+        if isinstance(rule, C4Lines):
+            texts, measures = [c4_lines(text, rule) for text in texts], None
+            yield place, at_least(NO_LINE, np.array([len(text.strip()) for text in texts]), 1)
+            continue
+        measures = measures or Measures(TextBatch([with_plain_blanks(text) for text in texts]), quality)
+        yield from ((place, finding) for finding in findings(rule, measures))
 
 
 def _edited(text: str, edits: Sequence[Rule]) -> str | Rejection:
     for edit in edits:
         assert isinstance(edit, C4Lines)
         text = c4_lines(text, edit)
-    return text if text.strip() else Rejection("C4: no line is left", "0 lines, at least 1")
+    return text if text.strip() else Rejection(NO_LINE, "0 lines, at least 1", 0)
 
 
 def c4_lines(text: str, rule: C4Lines) -> str:
@@ -110,15 +138,14 @@ def rejections(
     """Return for each text None, or the rejection by the first rule that it fails; no rule is an edit."""
     verdicts: list[Rejection | None] = [None] * len(texts)
     rows, measures = list(range(len(texts))), Measures(TextBatch([]), quality)
-    for rule in rules:
+    for place, rule in enumerate(rules):
         left = [row for row in rows if verdicts[row] is None]
         if len(left) <= MEASURED_AGAIN * len(rows) or not measures.batch.num_documents:
             rows, measures = left, Measures(TextBatch([with_plain_blanks(texts[row]) for row in left]), quality)
         for finding in findings(rule, measures) if left else ():
             for index in np.flatnonzero(finding.fails).tolist():
                 if verdicts[rows[index]] is None:
-                    detail = f"{finding.values[index]:.6g}, {finding.limit}"
-                    verdicts[rows[index]] = Rejection(finding.reason, detail)
+                    verdicts[rows[index]] = Rejection(finding.reason, finding.detail(index), place)
     return verdicts
 
 
@@ -184,11 +211,11 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
 
 
 def at_least(reason: str, values: np.ndarray, limit: float) -> Finding:
-    return Finding(reason, values, f"at least {limit:g}", ~(values >= limit))
+    return Finding(reason, values, True, limit)
 
 
 def at_most(reason: str, values: np.ndarray, limit: float) -> Finding:
-    return Finding(reason, values, f"at most {limit:g}", ~(values <= limit))
+    return Finding(reason, values, False, limit)
 
 
 def _gopher_quality(rule: GopherQuality, measures: Measures) -> Iterator[Finding]:

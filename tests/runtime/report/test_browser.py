@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from runtime.data.consumption import SourceUse
-from runtime.report import curve_plots, heat_map, pages
+from runtime.report import curve_plots, documents_page, heat_map, pages
 from runtime.report.curve_plots import Line
 from runtime.report.heat_map import HeatWindow
 from runtime.report.norm_plots import LayerNorms
@@ -223,7 +223,16 @@ def other_pages(report) -> dict[str, str]:
     layers = LayerNorms(HOSTILE, ("layer 0", HOSTILE, "embed_tokens"), np.arange(50), norms)
     line = Line(curve_plots.LOSS, HOSTILE, HOSTILE, np.array([1e3, 3e3]), np.array([1.5, 1.4]))
     stalls = DataStalls(HOSTILE, 2, 100.0, 12.0, {HOSTILE: 12.0}, (Stall(4, HOSTILE, 7.5),))
+    shown = {
+        "number": 0, "id": HOSTILE, "source": HOSTILE, "metadata": HOSTILE, "text": documents_page.marked(HOSTILE, ()),
+        "bytesCut": 3, "reason": HOSTILE, "detail": "2", "rule": "rules.0", "cluster": 1,
+        "beside": [[HOSTILE, [[HOSTILE, HOSTILE]]]],
+    }  # fmt: skip
+    found = {"documents": [shown, shown], "next": 7, "total": 9}
+    finding = {"rule": "rules.0", "reason": HOSTILE, "isLeast": True, "limit": 1.0, "values": [None, 2.0]}
+    sample = {"documents": [[0, HOSTILE, HOSTILE], [1, "b", "c"]], "findings": [finding], "total": 9}
     return {
+        "documents": documents_page.page(HOSTILE, HOSTILE, {"kept": found, "dropped": found}, sample),
         "curves": curve_plots.page(HOSTILE, [line], [layers]),
         "stalls": pages.stalls_page(HOSTILE, [stalls]),
         "mix": pages.mix_page(HOSTILE, [SourceUse("kestrel", HOSTILE, 2_870, 0.5)], {}),
@@ -231,7 +240,7 @@ def other_pages(report) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", ["curves", "stalls", "mix", "timeline"])
+@pytest.mark.parametrize("name", ["curves", "stalls", "mix", "timeline", "documents"])
 def test_other_pages_open_and_show_hostile_names_as_text(report, open_page, name):
     shown = open_page(other_pages(report)[name], 390)
     draw_all(shown)

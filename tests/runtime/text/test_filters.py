@@ -210,27 +210,28 @@ def test_c4_removes_lines_and_judges_the_rest():
     (kept,) = filtered(["\n".join(LINES)], [C4Lines(), Length(min_words=5)])
     assert kept == f'{LINES[0]}\nHe said: "The toy is wound."'
     (dropped,) = filtered(["\n".join(LINES)], [C4Lines(), C4Document()])
-    assert dropped == Rejection("C4: too few sentences", "2, at least 5")
-    assert filtered([LINES[1]], [C4Lines()]) == [Rejection("C4: no line is left", "0 lines, at least 1")]
+    assert dropped == Rejection("C4: too few sentences", "2, at least 5", 1)
+    assert filtered([LINES[1]], [C4Lines()]) == [Rejection("C4: no line is left", "0 lines, at least 1", 0)]
     assert filtered([LINES[1]], [C4Lines(terminal_punctuation=())]) == [LINES[1]]
 
 
 def test_citation_marks_are_no_words():
     free = C4Lines(terminal_punctuation=())
     assert filtered(["The toy is wound. [1]\n[2] [3] [4]\nThe key [5] [6]"], [free]) == ["The toy is wound."]
-    assert filtered(["[1] [2] [3]\n[4] [5] [6]"], [free]) == [Rejection("C4: no line is left", "0 lines, at least 1")]
+    none_left = Rejection("C4: no line is left", "0 lines, at least 1", 0)
+    assert filtered(["[1] [2] [3]\n[4] [5] [6]"], [free]) == [none_left]
 
 
 def test_a_rule_without_a_least_number_of_words_keeps_empty_lines():
     rule = C4Lines(terminal_punctuation=(), min_words=0)
     assert filtered(["The toy.\n\nThe key."], [rule]) == ["The toy.\n\nThe key."]
-    assert filtered(["\n \n"], [rule]) == [Rejection("C4: no line is left", "0 lines, at least 1")]
+    assert filtered(["\n \n"], [rule]) == [Rejection("C4: no line is left", "0 lines, at least 1", 0)]
 
 
 def test_a_rule_before_an_edit_judges_the_whole_text():
     text = "\n".join([LINES[0], "menu " * 50])
     assert filtered([text], [Length(min_words=40), C4Lines()]) == [LINES[0]]
-    assert filtered([text], [C4Lines(), Length(min_words=40)]) == [Rejection("too few words", "11, at least 40")]
+    assert filtered([text], [C4Lines(), Length(min_words=40)]) == [Rejection("too few words", "11, at least 40", 1)]
 
 
 def test_a_bad_word_is_found_as_a_whole_word_in_any_case():
@@ -248,7 +249,7 @@ def test_a_text_in_another_language_is_dropped():
     assert reason(PROSE, Language()) is None
     assert reason(GERMAN, Language()) == "language: not en"
     assert reason(GERMAN, Language(languages=("en", "de"))) is None
-    assert rejections(["", " \n"], [Language()]) == [Rejection("language: not en", "0, at least 0.65")] * 2
+    assert rejections(["", " \n"], [Language()]) == [Rejection("language: not en", "0, at least 0.65", 0)] * 2
 
 
 def test_a_score_without_a_classifier_is_an_error():

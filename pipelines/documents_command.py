@@ -1,0 +1,105 @@
+"""documents: show what a step keeps and drops, with reasons, and what a filter would drop with other limits."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from pipelines.output import aligned, check_writable, positive, write_page
+from runtime.report.markup import printable
+
+if TYPE_CHECKING:
+    from pipelines.document_browser import Comparison, Found, Query
+    from pipelines.document_judges import Verdict
+    from pipelines.judged_documents import Judged
+    from pipelines.stored_documents import Numbered
+
+EXCERPT_CHARACTERS = 90
+MOST_CHANGED = 20
+"""Documents of a comparison that are listed."""
+
+
+def _documents(session: Session) -> int:
+    from pipelines.document_browser import Query, browse, compare, page_data
+    from pipelines.judged_documents import open_judged
+
+    parsed = session.parsed
+    check_writable("--page", parsed.page)
+    step = session.graph().step(session.step)
+    made = session.graph([]).step(step.name) if parsed.set else step
+    judged = open_judged(session.store, step, made)
+    query = Query(
+        search=parsed.search,
+        identifier=parsed.id,
+        source=parsed.source,
+        reason=parsed.reason,
+        is_dropped=True if parsed.dropped or parsed.reason else None,
+        first=parsed.after,
+        rows=parsed.rows,
+    )
+    if parsed.page is not None:
+        write_page("--page", parsed.page, _page(session, judged, query))
+    elif parsed.json:
+        print(json.dumps(page_data(judged, browse(judged, query)), ensure_ascii=False, indent=1))
+    elif step.digest != made.digest:
+        print("\n".join(_comparison(compare(open_judged(session.store, made), judged))))
+    else:
+        print("\n".join(_lines(session, judged, browse(judged, query))))
+    return NOTHING_WOULD_RUN
+
+
+def _page(session: Session, judged: "Judged", query: "Query") -> str:
+    from pipelines.document_browser import browse, page_data, sample_data
+    from runtime.report.documents_page import page
+
+    found = {name: browse(judged, query.of(is_dropped=name == "dropped")) for name in ("kept", "dropped")}
+    lists = {name: page_data(judged, each) for name, each in found.items()}
+    lead = f"Documents of {judged.step.name} from number {query.first:,} of {len(judged.documents):,} on."
+    return page(f"{judged.step.name} of {session.pipeline}", lead, lists, sample_data(judged))
+
+
+def _lines(session: Session, judged: "Judged", found: "Found") -> Iterator[str]:
+    yield f"{judged.step.name}: {len(found.documents):,} found, documents up to {found.after:,} of {found.total:,} read"
+    for each, verdict in found.documents:
+        yield _line(each, verdict)
+        for title, _ in judged.judge.beside(verdict):
+            yield f"    {printable(title)}"
+    if found.next is not None:
+        words = ("documents", session.step, "--after", str(found.next))
+        yield f"for more: {session.line(*words, without=('--after',))}"
+
+
+def _line(each: "Numbered", verdict: "Verdict") -> str:
+    parts = [verdict.reason, verdict.detail, verdict.rule]
+    why = f"dropped ({', '.join(filter(None, parts))})" if verdict.reason else "kept"
+    text = printable(each.document.text[:EXCERPT_CHARACTERS]).replace("\n", "\u23ce")
+    return f"  {each.number:,}  {printable(each.document.id)}  {why}: {text}"
+
+
+def _comparison(found: "Comparison") -> Iterator[str]:
+    yield f"drops among {found.num_documents:,} sampled documents; nothing is run or written"
+    reasons = sorted(found.before.keys() | found.after.keys())
+    rows = [[reason, f"{found.before.get(reason, 0):,}", f"{found.after.get(reason, 0):,}"] for reason in reasons]
+    total = ["total", f"{sum(found.before.values()):,}", f"{sum(found.after.values()):,}"]
+    yield from aligned([["reason", "recipe", "with --set"], *rows, total])
+    yield f"{len(found.changed):,} documents change"
+    yield from (_line(each, after) for each, _, after in itertools.islice(found.changed, MOST_CHANGED))
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("--search", metavar="WORDS", default="", help="(documents) texts that contain all these words")
+    parser.add_argument("--id", metavar="TEXT", default="", help="(documents) ids that contain TEXT")
+    parser.add_argument("--source", metavar="NAME", default="", help="(documents) only documents of this source")
+    parser.add_argument("--dropped", action="store_true", help="(documents) only dropped documents")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="(documents) dropped for a reason that has TEXT")
+    parser.add_argument("--after", metavar="N", type=int, default=0, help="(documents) begin at document N")
+    parser.add_argument("--rows", metavar="N", type=positive, default=20, help="(documents) at most N (default 20)")
+    parser.add_argument("--page", metavar="FILE.html", help="(documents) kept and dropped side by side, with sliders")
+
+
+COMMAND = Command(
+    "documents", "STEP [--search WORDS] [--dropped]",
+    "show the documents that a step keeps and drops, and why; with --set, what a filter would drop",
+    _documents, 1, 1, _add_arguments, ("--set", "--json"),
+)  # fmt: skip
