@@ -7,12 +7,13 @@ from typing import Any
 from marin_dag.graph.inputs import Input
 from runtime.data.consumption import Consumption, MixtureFinding, PhaseDraws, SourceUse, tallied
 from runtime.report import readings
-from runtime.report.contents import Cache, Evaluation, Export, Phase, Report, Score, SourceCurve, Stage
+from runtime.report.contents import Cache, Evaluation, Export, Phase, PhaseText, Report, Score, SourceCurve, Stage
 from runtime.report.readings import Draws, PhaseLog
 from steps.decontaminate import DecontaminateResult
 from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
+from steps.sample import SampleResult
 
 
 def contents_of(config: ReportConfig) -> Report:
@@ -28,6 +29,7 @@ def contents_of(config: ReportConfig) -> Report:
         command=config.command,
         phases=phases,
         evaluations=tuple(_evaluation(config, name) for name in order if name in config.evaluations),
+        texts=tuple(text for name in order if name in config.texts for text in _texts(name, config.texts[name])),
         exports=tuple(_export(name, config.exports[name]) for name in exports),
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
         stages=_stages(config),
@@ -160,6 +162,11 @@ def _evaluation(config: ReportConfig, name: str) -> Evaluation:
     found = config.evaluations[name].result
     averages = {measured.average.name: _labelled(config, measured.by_domain) for measured in found.averages}
     return Evaluation(name, found.consumed_tokens, _labelled(config, found.hot), averages)
+
+
+def _texts(phase: str, written: Input[SampleResult]) -> list[PhaseText]:
+    result = written.result
+    return [PhaseText(phase, result.weights, each.prompt, each.text, each.is_whole) for each in result.texts]
 
 
 def _export(name: str, export: Input[Any]) -> Export:

@@ -125,6 +125,18 @@ class Evaluation:
         return next(iter(self.averages.values()), self.hot)
 
 
+@dataclasses.dataclass(frozen=True)
+class PhaseText:
+    """The text that a phase writes after a prompt."""
+
+    phase: str
+    weights: str
+    prompt: str
+    text: str
+    is_whole: bool
+    """Whether the model ended the text."""
+
+
 def mean(values: Mapping[str, float]) -> float:
     """Unweighted mean over domains or tasks."""
     return math.fsum(values.values()) / len(values)
@@ -235,6 +247,8 @@ class Report:
     phases: tuple[Phase, ...]
     """The phases; at least one of them is of the main line."""
     evaluations: tuple[Evaluation, ...] = ()
+    texts: tuple[PhaseText, ...] = ()
+    """Texts in order of phases."""
     exports: tuple[Export, ...] = ()
     scores: tuple[Score, ...] = ()
     stages: tuple[Stage, ...] = ()

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
+from runtime.optim.ema import HOT
 from runtime.report import run_plots, tables
 from runtime.report.contents import Report, mean
 from runtime.report.document import document
@@ -23,6 +24,7 @@ ELSEWHERE = (
 )
 ELSEWHERE_COMMANDS = ". These commands draw them, with the run's options (--prefix, --scale, --corpus, --set):"
 STALLS_COMMAND, CURVES_COMMAND = "stalls --page stalls.html", "curves --page curves.html"
+TEXTS = "The prompt is bold; “…” ends a text at its longest length. What a text claims may be wrong."
 RECIPE = (
     "Each phase and the settings that it changes. It inherits everything else from the phase it starts from, optimizer "
     "state and data position included."
@@ -40,6 +42,7 @@ def render(report: Report) -> str:
         "loss": _loss(report),
         "stalls": _elsewhere(report),
         "domains": _domains(report),
+        "texts": _texts(report),
         "scores": _scores(report),
         "forks": _forks(report),
         "filtered": _filtered(report),
@@ -161,6 +164,24 @@ def _domains(report: Report) -> Section:
     caption = "Lines join the phases of the main line; branches have a mark each. Axes differ from panel to panel."
     drawn = run_plots.domains(report, caption)
     return "Bits per byte by domain", [element("p", text), drawn, tables.domains_table(report)]
+
+
+def _texts(report: Report) -> Section:
+    """Return for each prompt the texts of the phases side by side."""
+    parts: list[Markup] = []
+    for prompt in dict.fromkeys(text.prompt for text in report.texts):
+        shown = [
+            element(
+                "div",
+                element("div", f"{text.phase}{'' if text.weights == HOT else f', {text.weights} weights'}"),
+                element("pre", element("bdi", element("b", prompt), text.text + ("" if text.is_whole else " …"))),
+                class_="sample",
+            )
+            for text in report.texts
+            if text.prompt == prompt
+        ]
+        parts.append(element("div", *shown, class_="texts"))
+    return "Texts that the phases write", [element("p", TEXTS), *parts] if parts else []
 
 
 def _scores(report: Report) -> Section:
