@@ -34,11 +34,11 @@ class Difference(NamedTuple):
     """What the standard error was estimated from; "" without one."""
 
     @property
-    def is_noise(self) -> bool:
-        """Whether the 95 % interval holds 0, or is unknown."""
+    def is_noise(self) -> bool | None:
+        """Whether the 95 % interval holds 0; None where it is unknown."""
         from runtime.evaluation.uncertainty import is_noise
 
-        return is_noise(self.value, self.stderr)
+        return None if self.stderr is None else is_noise(self.value, self.stderr)
 
 
 class Measure(NamedTuple):

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+COLUMNS = ("weights", "domain", "window", "log_prob")
 Losses = Mapping[tuple[str, str], tuple[float, int]]
 """Mean loss in nats a token, and number of predicted tokens, of each window by domain and digest."""
 
 
 def window_losses(predictions: pa.Table, weights: str) -> Losses:
     """Return the losses of the windows in a table of predictions under one set of weights; {} without these."""
-    rows = predictions.select(["weights", "domain", "window", "log_prob"]).filter(pc.field("weights") == weights)
+    rows = predictions.select(COLUMNS).filter(pc.field("weights") == weights)
     windows = rows.group_by(["domain", "window"]).aggregate([("log_prob", "mean"), ("log_prob", "count")])
     return {
         (row["domain"], row["window"]): (-row["log_prob_mean"], row["log_prob_count"])
