@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from marin_dag.identity.diff import CodeChanged, FieldChanged, differences
 from marin_dag.ledger.records import Record, Records
 from marin_dag.store.prefix import open_store
-from pipelines.runs import Run, best_weights
+from pipelines.runs import Run, evaluated_weights
 
 if TYPE_CHECKING:
     from runtime.evaluation.window_noise import Losses
@@ -153,13 +153,15 @@ def _bits_per_byte(
     runs: Sequence[Run], evaluations: Sequence[Record | None], repeats: Sequence[Sequence[float]]
 ) -> list[Measure]:
     """Return the mean over the domains that all evaluated runs share, and each of these domains."""
-    best = [None if record is None else best_weights(record) for record in evaluations]
-    by_domain = [{} if each is None else each[2] for each in best]
+    shown = [None if record is None else evaluated_weights(record) for record in evaluations]
+    by_domain = [{} if each is None else each[2] for each in shown]
     shared = set.intersection(*(set(values) for values in by_domain if values))
     domains = [domain for domain in next(filter(None, by_domain)) if domain in shared]
+    if not domains:
+        return []
     losses = [
-        None if record is None or found is None else _losses(run, record, found[1])
-        for run, record, found in zip(runs, evaluations, best, strict=True)
+        None if record is None or each is None else _losses(run, record, each[1])
+        for run, record, each in zip(runs, evaluations, shown, strict=True)
     ]
 
     def stderr(index: int) -> tuple[float | None, str]:

@@ -41,7 +41,7 @@ class Run(NamedTuple):
     loss: float | None
     """Mean train loss of the last steps."""
     bits_per_byte: float | None
-    """Mean over the domains of its evaluation: the best of the weights and the EMA weights."""
+    """Mean over the domains of its evaluation, of the EMA weights if it keeps some."""
     evaluation: str
     """Key of that evaluation, or ""."""
     scores: Mapping[str, tuple[float, float | None]]
@@ -108,11 +108,15 @@ def _evaluations(records: Iterable[Record]) -> dict[str, Record]:
     return {input_keys(record.identity)["phase"]: record for record in every if record.kind == EVALUATION}
 
 
-def best_weights(evaluation: Record) -> tuple[float, str, Mapping[str, float]]:
-    """Return the least mean bits per byte of an evaluation, its weights, and their bits per byte by domain."""
+def evaluated_weights(evaluation: Record) -> tuple[float, str, Mapping[str, float]]:
+    """Return the mean bits per byte of an evaluation, its weights, and their bits per byte by domain.
+
+    They are those of the first EMA weights, or of the weights if there are none, as in the report.
+    """
     result = evaluation.result
-    averages = ((each["mean"], each["average"]["name"], each["by_domain"]) for each in result["averages"])
-    return min([(result["hot_mean"], HOT, result["hot"]), *averages], key=lambda found: found[0])
+    for each in result["averages"]:
+        return each["mean"], each["average"]["name"], each["by_domain"]
+    return result["hot_mean"], HOT, result["hot"]
 
 
 def _scores(records: Mapping[str, Record]) -> dict[str, dict[str, tuple[float, float | None]]]:
@@ -157,7 +161,7 @@ def _done(
         changed=() if base is None else tuple(_changes(base, record)),
         tokens=record.result["consumed_tokens"],
         loss=finite(record.result["final_loss"]),
-        bits_per_byte=None if evaluation is None else best_weights(evaluation)[0],
+        bits_per_byte=None if evaluation is None else evaluated_weights(evaluation)[0],
         evaluation="" if evaluation is None else evaluation.key,
         scores=scores,
         device=provenance.computed_with.get("device", provenance.resources),

@@ -13,13 +13,13 @@ from runtime.report.contents import (
     Evaluation,
     Export,
     Phase,
-    PhaseText,
     Report,
     Score,
     SourceCurve,
     Stage,
     Windows,
 )
+from runtime.report.phase_texts import PhaseText
 from runtime.report.readings import Draws, PhaseLog
 from steps.decontaminate import DecontaminateResult
 from steps.filter import FilterResult
@@ -44,7 +44,9 @@ def contents_of(config: ReportConfig) -> Report:
         command=config.command,
         phases=phases,
         evaluations=tuple(_evaluation(config, name) for name in order if name in config.evaluations),
-        texts=tuple(text for name in order if name in config.texts for text in _texts(name, config.texts[name])),
+        texts=tuple(
+            text for name in order if name in config.texts for text in texts_of(name, config.texts[name].result)
+        ),
         exports=tuple(_export(name, config.exports[name]) for name in exports),
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
         stages=_stages(config),
@@ -184,8 +186,8 @@ def _evaluation(config: ReportConfig, name: str) -> Evaluation:
     return Evaluation(name, found.consumed_tokens, _labelled(config, found.hot), averages, windows)
 
 
-def _texts(phase: str, written: Input[SampleResult]) -> list[PhaseText]:
-    result = written.result
+def texts_of(phase: str, result: SampleResult) -> list[PhaseText]:
+    """Return the texts of a phase as a page shows them."""
     return [PhaseText(phase, result.weights, each.prompt, each.text, each.is_whole) for each in result.texts]
 
 

@@ -10,6 +10,7 @@ from runtime.data.consumption import Consumption
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import Ema
+from runtime.report.phase_texts import PhaseText
 from runtime.report.recipe import Change, Node
 
 
@@ -135,18 +136,6 @@ class Evaluation:
     def best(self) -> Mapping[str, float]:
         """Figures of the first average, or of the weights if there is none."""
         return next(iter(self.averages.values()), self.hot)
-
-
-@dataclasses.dataclass(frozen=True)
-class PhaseText:
-    """The text that a phase writes after a prompt."""
-
-    phase: str
-    weights: str
-    prompt: str
-    text: str
-    is_whole: bool
-    """Whether the model ended the text."""
 
 
 def mean(values: Mapping[str, float]) -> float:

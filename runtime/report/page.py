@@ -3,11 +3,11 @@
 import statistics
 from collections.abc import Sequence
 
-from runtime.optim.ema import HOT
 from runtime.report import run_plots, tables
 from runtime.report.contents import Report, mean
 from runtime.report.document import document
 from runtime.report.markup import Markup, element, listed
+from runtime.report.phase_texts import side_by_side
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.score_curves import CAPTION as SCORES
 from runtime.report.score_doubts import doubts, noise
@@ -24,7 +24,6 @@ ELSEWHERE = (
 )
 ELSEWHERE_COMMANDS = ". These commands draw them, with the run's options (--prefix, --scale, --corpus, --set):"
 STALLS_COMMAND, CURVES_COMMAND = "stalls --page stalls.html", "curves --page curves.html"
-TEXTS = "The prompt is bold; “…” ends a text at its longest length. What a text claims may be wrong."
 RECIPE = (
     "Each phase and the settings that it changes. It inherits everything else from the phase it starts from, optimizer "
     "state and data position included."
@@ -167,21 +166,7 @@ def _domains(report: Report) -> Section:
 
 
 def _texts(report: Report) -> Section:
-    """Return for each prompt the texts of the phases side by side."""
-    parts: list[Markup] = []
-    for prompt in dict.fromkeys(text.prompt for text in report.texts):
-        shown = [
-            element(
-                "div",
-                element("div", f"{text.phase}{'' if text.weights == HOT else f', {text.weights} weights'}"),
-                element("pre", element("bdi", element("b", prompt), text.text + ("" if text.is_whole else " …"))),
-                class_="sample",
-            )
-            for text in report.texts
-            if text.prompt == prompt
-        ]
-        parts.append(element("div", *shown, class_="texts"))
-    return "Texts that the phases write", [element("p", TEXTS), *parts] if parts else []
+    return "Texts that the phases write", side_by_side(report.texts)
 
 
 def _scores(report: Report) -> Section:
