@@ -12,6 +12,7 @@ from marin_dag.graph.step import Step
 from pipelines.reporting import RESULT_KINDS, report_on
 from steps.ema_eval import ema_eval
 from steps.report_config import ReportConfig
+from steps.sample import sample
 from steps.train_phase import train_phase
 
 NAME = "report/forks"
@@ -41,7 +42,7 @@ def fork_report(graph: Graph, every: Sequence[Fork], absent: Sequence[Fork]) -> 
     if not forks:
         return ()
     results = [graph.step(item.step.name) for _, item in written.inputs if item.step.kind in RESULT_KINDS]
-    at_end = [step for step in graph.steps if step.kind is ema_eval and step.background is None]
+    at_end = [step for step in graph.steps if step.kind in (ema_eval, sample) and step.background is None]
     results += [step for step in at_end if step.config.phase.step.name in forks]
     listed = ", ".join(fork.name for fork in absent if graph.step(fork.name).kind is train_phase)
     page = report_on(

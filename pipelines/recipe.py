@@ -46,7 +46,7 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.llama.config import LlamaConfig
-from runtime.optim.ema import Ema
+from runtime.optim.ema import HOT, Ema
 from runtime.optim.optimizer import Muon
 from runtime.optim.schedule import Constant, Cosine, Cycles, Linear, Rewarm, WsdS
 from runtime.optim.skip_rule import SkipRule
@@ -60,6 +60,7 @@ from steps.filter import FilterConfig, filter_documents
 from steps.hf_export import HfExportConfig, hf_export
 from steps.joined_scores import JoinedScoresConfig, joined_scores
 from steps.phase_config import TrainPhaseConfig
+from steps.sample import SampleConfig, sample
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
@@ -68,13 +69,13 @@ __all__ = [
     "LLAMA2_ROPE", "LLAMA3_ROPE", "Constant", "Cosine", "Cpu", "Cycles", "Ema", "Gpu", "HtmlPages", "JsonLines",
     "Length", "Linear", "LlamaConfig", "MixtureSchedule", "Muon", "ParquetTable", "Rewarm", "Rope", "SkipRule",
     "Step", "TaskSpec", "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "evaluate_every", "export", "main",
-    "phase", "report", "score", "token_caches", "tokenizer",
+    "phase", "report", "score", "token_caches", "tokenizer", "write_after",
 ]  # fmt: skip
 
 ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_norm": 1.0}
 """Settings of the optimizer that `phase` takes unless it is given others."""
-FOLLOW = {train_phase: (ema_eval,)}
-"""A fork of a phase that is made on the command line is evaluated as its base is."""
+FOLLOW = {train_phase: (ema_eval, sample)}
+"""A fork of a phase that is made on the command line is evaluated, and writes texts, as its base does."""
 COMMANDS = (
     timeline_command.COMMAND,
     stalls_command.COMMAND,
@@ -237,6 +238,26 @@ def score(
         return next(iter(parts.values()))
     config = JoinedScoresConfig(export=export, parts=parts, order=tuple(parts))
     return joined_scores(name, config)
+
+
+def write_after(
+    prompts: Sequence[str], phases: Sequence[Step[Any]], tokenizer: Step[Any], **fields: Any
+) -> list[Step[Any]]:
+    """Return for each phase the texts that it writes after the prompts, with its EMA weights if it keeps some.
+
+    Args:
+        prompts: the beginnings of texts.
+        phases: phases or imported weights.
+        tokenizer: the tokenizer of their sources.
+        fields: other fields of `SampleConfig`, such as `temperature`.
+    """
+    found = []
+    for step in phases:
+        averages = getattr(step.config, "averages", ())
+        weights = averages[0].name if averages else HOT
+        config = {"phase": step, "tokenizer": tokenizer, "weights": weights, "prompts": tuple(prompts)}
+        found.append(sample(f"sample/{step.name}", SampleConfig(**config | fields), resources=step.resources))
+    return found
 
 
 def report(title: str, results: Iterable[Step[Any]], *, command: str = "python RECIPE.py") -> Step[Any]:

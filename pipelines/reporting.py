@@ -16,11 +16,12 @@ from steps.phase_config import TrainPhaseConfig, chosen_settings
 from steps.phase_timeline import changes
 from steps.report import report
 from steps.report_config import ReportConfig
+from steps.sample import sample
 
 STAGE_OF_KIND = {
     "extract": "extract", "filter_documents": "filter", "dedup": "dedup", "decontaminate": "decontaminate",
 }  # fmt: skip
-RESULT_KINDS = (ema_eval, hf_export, *SCORING_KINDS)
+RESULT_KINDS = (ema_eval, sample, hf_export, *SCORING_KINDS)
 
 
 def report_on(
@@ -38,7 +39,7 @@ def report_on(
     """Return the report on evaluations, exports and scores, and on every phase and source that they come from.
 
     Args:
-        results: `ema_eval`, `hf_export`, `lm_eval` and `joined_scores` steps.
+        results: `ema_eval`, `sample`, `hf_export`, `lm_eval` and `joined_scores` steps.
         title: heading of the page.
         introduction: first sentence of the page.
         command: how to call the recipe, for the commands that the page prints.
@@ -75,6 +76,9 @@ def report_on(
             recipe=recipe_of(phases, labels),
             labels=dict(labels),
             evaluations={phase: step for phase, step in evaluations.items() if phase in phases},
+            texts={
+                name: step for step in shown if step.kind is sample and (name := step.config.phase.step.name) in phases
+            },
             exports=exports,
             scores={name: scores[step.name] for name, step in exports.items() if step.name in scores},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},

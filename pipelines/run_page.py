@@ -3,13 +3,13 @@
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
-from marin_dag.ledger.records import Records, UnreadableRecordError
+from marin_dag.ledger.records import Record, Records, UnreadableRecordError
 from marin_dag.store.store import Store
 from pipelines.heat_map_command import heat_map
 from pipelines.live_documents import LiveDocuments
@@ -17,12 +17,14 @@ from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
 from pipelines.stalls_command import stalls_of
-from runtime.report import documents_page
+from runtime.report import documents_page, phase_texts
 from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
 from runtime.report.pages import stalls_page
 from runtime.report.theme import STYLE
 from steps.report_config import ReportConfig
+from steps.report_contents import texts_of
+from steps.sample import SampleConfig, SampleResult
 
 LOOK_SECONDS = 4.0
 """The store is read this often, however many pages are open."""
@@ -114,10 +116,19 @@ class RunPage:
             if record is not None:
                 path = f"{record.output_path}/{record.result['page']}"
                 found[step.name] = step.config.title, functools.partial(_text, session.store, path)
+        samples = [step for step in graph.steps if isinstance(step.config, SampleConfig)]
+        written = [(step.config.phase.name, record) for step in samples if (record := records.find(step.key))]
+        if written:
+            found["texts"] = "texts that the phases write", functools.partial(self._texts, written)
         if self._phases:
             found["heat-map"] = "heat map of held-out text", functools.partial(heat_map, session, graph)
             found["stalls"] = "data stalls", self._stalls
         return found
+
+    def _texts(self, written: Sequence[tuple[str, Record]]) -> str:
+        found = [(phase, SampleResult.model_validate(record.result)) for phase, record in written]
+        texts = [text for phase, result in found for text in texts_of(phase, result)]
+        return phase_texts.page(f"Texts of {self._session.pipeline}", texts)
 
     def _stalls(self) -> str:
         found, notes = stalls_of(self._session.store, phases_by_digest(self._graph.steps))

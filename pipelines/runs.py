@@ -41,10 +41,16 @@ class Run(NamedTuple):
     loss: float | None
     """Mean train loss of the last steps."""
     bits_per_byte: float | None
-    """Mean over the domains of its evaluation: the best of the weights and the EMA weights."""
+    """Mean over the domains of its evaluation, of the EMA weights if it keeps some."""
+    evaluation: str
+    """Key of that evaluation, or ""."""
     scores: Mapping[str, tuple[float, float | None]]
     """Value of each task of lm-eval, and its standard error where it has one."""
     device: str
+    machine: str
+    """Its resources, as the recipe names them."""
+    attempts: int
+    user: str
     hours: float | None
     finished: str
     commit: str
@@ -96,14 +102,21 @@ def _base(record: Record, earlier: str | None, phases: Mapping[str, Record]) -> 
     return phases.get(input_keys(record.identity).get("start", ""))
 
 
-def _evaluations(records: Iterable[Record]) -> dict[str, float]:
-    """Return the best mean bits per byte of each phase by its key, of its newest evaluation."""
-    found = {}
-    for record in sorted(records, key=lambda record: record.provenance.finished):
-        if record.kind == EVALUATION:
-            means = [record.result["hot_mean"], *(each["mean"] for each in record.result["averages"])]
-            found[input_keys(record.identity)["phase"]] = min(means)
-    return found
+def _evaluations(records: Iterable[Record]) -> dict[str, Record]:
+    """Return the newest evaluation of each phase by its key."""
+    every = sorted(records, key=lambda record: record.provenance.finished)
+    return {input_keys(record.identity)["phase"]: record for record in every if record.kind == EVALUATION}
+
+
+def evaluated_weights(evaluation: Record) -> tuple[float, str, Mapping[str, float]]:
+    """Return the mean bits per byte of an evaluation, its weights, and their bits per byte by domain.
+
+    They are those of the first EMA weights, or of the weights if there are none, as in the report.
+    """
+    result = evaluation.result
+    for each in result["averages"]:
+        return each["mean"], each["average"]["name"], each["by_domain"]
+    return result["hot_mean"], HOT, result["hot"]
 
 
 def _scores(records: Mapping[str, Record]) -> dict[str, dict[str, tuple[float, float | None]]]:
@@ -133,7 +146,7 @@ def _done(
     prefix: str,
     record: Record,
     base: Record | None,
-    bits_per_byte: float | None,
+    evaluation: Record | None,
     scores: Mapping[str, tuple[float, float | None]],
 ) -> Run:
     provenance = record.provenance
@@ -148,9 +161,13 @@ def _done(
         changed=() if base is None else tuple(_changes(base, record)),
         tokens=record.result["consumed_tokens"],
         loss=finite(record.result["final_loss"]),
-        bits_per_byte=bits_per_byte,
+        bits_per_byte=None if evaluation is None else evaluated_weights(evaluation)[0],
+        evaluation="" if evaluation is None else evaluation.key,
         scores=scores,
         device=provenance.computed_with.get("device", provenance.resources),
+        machine=provenance.resources,
+        attempts=provenance.lease_epoch,
+        user=provenance.user,
         hours=seconds / 3600,
         finished=provenance.finished,
         commit=f"{(provenance.git_commit or '')[:8]}{'+' if provenance.is_dirty else ''}",
@@ -194,8 +211,12 @@ def _at_work(prefix: str, digest: str, held: Held, names: Mapping[str, str]) -> 
         tokens=None,
         loss=finite(figures.get("loss")),
         bits_per_byte=None,
+        evaluation="",
         scores={},
         device=f"{held.holder.host} pid {held.holder.pid}",
+        machine="",
+        attempts=held.epoch,
+        user="",
         hours=None,
         finished="",
         commit="",

@@ -7,38 +7,75 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.errors import UserError
 from marin_dag.quantities import counted
 from pipelines.output import aligned, check_writable, write_page
+from pipelines.run_comparison import Comparison, Difference, compare, lines_of, titles
 from pipelines.runs import Run, read_runs
 
 SCHEMA = "marin_dag.runs/1"
 SINCE = re.compile(r"(\d+)([dhm])")
 UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 SORTED_BY = ("finished", "tokens", "loss", "bits_per_byte", "hours", "name")
-MOST_CHANGES, WIDTH_OF_A_CHANGE = 3, 90
+MOST_CHANGES, WIDTH_OF_A_CHANGE, WIDTH_OF_A_SETTING, MOST_CHARACTERS = 3, 90, 40, 2_000
+LEAST_SHORT = 0.001
+"""A smaller difference is shown with six digits."""
 NONE = "-"
 
 
 def _runs(session: Session) -> int:
     parsed = session.parsed
     check_writable("--page", parsed.page)
+    every = read_runs([session.store.prefix, *parsed.also], since=parsed.since)
     runs = [
         run
-        for run in read_runs([session.store.prefix, *parsed.also], since=parsed.since)
+        for run in every
         if not parsed.names or any(fnmatch.fnmatchcase(run.name, pattern) for pattern in parsed.names)
     ]
     runs = _sorted(runs, parsed.sort)
+    prices = _prices(parsed.price, every)
+    comparison = _comparison(parsed.names, runs, every) if parsed.compare else None
     if parsed.json:
-        print(json.dumps({"schema": SCHEMA, "runs": [run._asdict() for run in runs]}, indent=1))
+        content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "runs": [run._asdict() | {"cost": _cost(run, prices)} for run in runs],
+        }
+        if comparison is not None:
+            content["comparison"] = comparison_content(comparison)
+        print(json.dumps(content, indent=1))
         return NOTHING_WOULD_RUN
-    print(rendered(runs, with_scores=parsed.scores))
+    if comparison is None:
+        print(rendered(runs, prices, with_scores=parsed.scores))
+    else:
+        print(rendered_comparison(comparison))
     if parsed.page is not None:
-        write_page("--page", parsed.page, page(f"Runs of {session.pipeline}", runs))
+        write_page("--page", parsed.page, page(f"Runs of {session.pipeline}", runs, prices, comparison))
     return NOTHING_WOULD_RUN
+
+
+def _prices(given: Sequence[tuple[str, float]], runs: Sequence[Run]) -> dict[str, float]:
+    machines = {run.machine for run in runs if run.machine}
+    for machine, _ in given:
+        if machine not in machines:
+            known = ", ".join(sorted(machines)) or "unknown"
+            raise UserError(f"--price: no run used the machine {machine!r}; the machines of the runs are: {known}.")
+    return dict(given)
+
+
+def _comparison(names: Sequence[str], runs: Sequence[Run], every: Sequence[Run]) -> Comparison:
+    """Compare the finished runs of the table, in the order in which the user named them."""
+    order = {
+        run.key: index for run in runs for index, name in enumerate(names[::-1]) if fnmatch.fnmatchcase(run.name, name)
+    }
+    done = [run for run in runs if run.state == "done"]
+    if len(done) < 2:
+        raise UserError("--compare: fewer than two finished runs match. `runs` lists all; name two or more of them.")
+    return compare(sorted(done, key=lambda run: -order.get(run.key, 0)), every)
 
 
 def _sorted(runs: Sequence[Run], by: str) -> list[Run]:
@@ -55,13 +92,13 @@ def _sorted(runs: Sequence[Run], by: str) -> list[Run]:
     return sorted(runs, key=value, reverse=by in ("tokens", "hours"))
 
 
-def rendered(runs: Sequence[Run], *, with_scores: bool = False) -> str:
+def rendered(runs: Sequence[Run], prices: Mapping[str, float], *, with_scores: bool = False) -> str:
     """Return the table for a terminal: two lines a run where it changed something."""
     if not runs:
         return "no runs"
     tasks = _tasks(runs) if with_scores else []
-    headings = ["run", "state", "tokens", "loss", "bits/byte", *tasks, "hours", "finished", "recipe"]
-    heading, *rows = aligned([headings, *(_row(run, tasks) for run in runs)])
+    headings = ["run", "state", "tokens", "loss", "bits/byte", *tasks, "hours", "cost", "by", "finished", "recipe"]
+    heading, *rows = aligned([headings, *(_row(run, tasks, prices) for run in runs)])
     lines = [heading]
     for run, row in zip(runs, rows, strict=True):
         changes = _changes(run)
@@ -69,7 +106,8 @@ def rendered(runs: Sequence[Run], *, with_scores: bool = False) -> str:
     return "\n".join([*lines, counted(len(runs), "run")])
 
 
-def _row(run: Run, tasks: Sequence[str]) -> list[str]:
+def _row(run: Run, tasks: Sequence[str], prices: Mapping[str, float]) -> list[str]:
+    cost = _cost(run, prices)
     return [
         run.name,
         run.state,
@@ -78,9 +116,16 @@ def _row(run: Run, tasks: Sequence[str]) -> list[str]:
         NONE if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
         *(_score(run, task) for task in tasks),
         NONE if run.hours is None else f"{run.hours:.2f}",
+        NONE if cost is None else f"{cost:,.2f}",
+        run.user or NONE,
         run.finished[:16].replace("T", " ") or NONE,
         run.recipe or NONE,
     ]
+
+
+def _cost(run: Run, prices: Mapping[str, float]) -> float | None:
+    """Return hours times the price of the machine, if both are known."""
+    return None if run.hours is None or run.machine not in prices else run.hours * prices[run.machine]
 
 
 def _score(run: Run, task: str) -> str:
@@ -102,17 +147,111 @@ def _tasks(runs: Sequence[Run]) -> list[str]:
     return sorted({task for run in runs for task in run.scores})
 
 
-def page(title: str, runs: Sequence[Run]) -> str:
-    """Return the table as a page."""
+def rendered_comparison(comparison: Comparison) -> str:
+    """Return settings and measures by run, for a terminal."""
+    return "\n".join([*aligned(_comparison_rows(comparison, WIDTH_OF_A_SETTING)), *_notes(comparison)])
+
+
+def _comparison_rows(comparison: Comparison, width: int) -> list[list[str]]:
+    rows = [["", *titles(comparison.runs)]]
+    rows += [
+        [field, *(textwrap.shorten(value, width) for value in values)] for field, values in comparison.settings.items()
+    ]
+    rows.append(["tokens", *(f"{run.tokens or 0:,}" for run in comparison.runs)])
+    for measure in comparison.measures:
+        cells = zip(measure.values, measure.differences, strict=True)
+        rows.append([measure.name, *(_figure(value, difference) for value, difference in cells)])
+    return rows
+
+
+def _figure(value: float | None, difference: Difference | None) -> str:
+    if value is None:
+        return NONE
+    if difference is None:
+        return f"{value:.4f}"
+    digits = 4 if abs(difference.value) >= LEAST_SHORT else 6
+    shown = f"{difference.value:+.{digits}f}"
+    if difference.stderr is not None:
+        shown += f" ±{difference.stderr:.{digits}f}{', noise' if difference.is_noise else ''}"
+    return f"{value:.4f} ({shown})"
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    every = (difference for measure in comparison.measures for difference in measure.differences if difference)
+    sources = sorted({difference.source for difference in every if difference.source})
+    by = " and ".join(sources)
+    first = titles(comparison.runs)[0]
+    notes = [
+        f"In brackets: the difference from {first}" + (f" ± its standard error, estimated from {by}" if by else "")
+    ]
+    return [*notes, *(["noise: the 95 % interval of the difference holds 0"] if by else [])]
+
+
+def comparison_content(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as JSON data."""
+    measures = [
+        measure._asdict()
+        | {"differences": [each and each._asdict() | {"is_noise": each.is_noise} for each in measure.differences]}
+        for measure in comparison.measures
+    ]
+    return {"runs": [run.key for run in comparison.runs], "settings": comparison.settings, "measures": measures}
+
+
+def page(
+    title: str,
+    runs: Sequence[Run],
+    prices: Mapping[str, float] = types.MappingProxyType({}),
+    comparison: Comparison | None = None,
+) -> str:
+    """Return the table as a page, below a comparison with its curves if there is one."""
     from runtime.report.document import document
-    from runtime.report.markup import table
+    from runtime.report.markup import element, table
 
     tasks = _tasks(runs)
-    numbers = ("#tokens", "#loss", "#bits a byte", *(f"#{task}" for task in tasks), "#hours")
-    headings = ["run", "state", *numbers, "finished", "recipe", "device", "commit", "prefix", "changed"]
-    rows = [[*_row(run, tasks), run.device, run.commit, run.prefix, _changes(run)] for run in runs]
+    numbers = ("#tokens", "#loss", "#bits a byte", *(f"#{task}" for task in tasks), "#hours", "#cost")
+    headings = [
+        "run",
+        "state",
+        *numbers,
+        "by",
+        "finished",
+        "recipe",
+        "#attempts",
+        "device",
+        "commit",
+        "prefix",
+        "changed",
+    ]
+    rows = [
+        [*_row(run, tasks, prices), str(run.attempts), run.device, run.commit, run.prefix, _changes(run)]
+        for run in runs
+    ]
     lead = f"{counted(len(runs), 'run')}, read from the records of the prefixes."
-    return document(title, lead, table(headings, rows, "Runs"), scripts=())
+    if comparison is None:
+        return document(title, lead, table(headings, rows, "Runs"), scripts=())
+    from runtime.report.curve_plots import curves
+
+    (_, *names), *compared = _comparison_rows(comparison, MOST_CHARACTERS)
+    lines = lines_of(comparison.runs)
+    shown = [
+        element("h2", "Settings, figures and scores"),
+        table(["", *names], compared, "; ".join(_notes(comparison)), class_="recipe"),
+        element("h2", "Curves"),
+        curves(lines, end=1.01 * max(float(line.tokens[-1]) for line in lines)),
+        element("h2", "All runs of the table"),
+    ]
+    return document(title, lead, *shown, table(headings, rows, "Runs"))
+
+
+def _price(text: str) -> tuple[str, float]:
+    machine, _, price = text.rpartition("=")
+    try:
+        found = float(price)
+    except ValueError:
+        found = math.nan
+    if not machine or not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no price; use MACHINE=PRICE_AN_HOUR, such as v4-2048=3300")
+    return machine, found
 
 
 def _since(text: str) -> datetime.datetime:
@@ -130,6 +269,10 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--since", metavar="30d", type=_since, help="(runs) only what finished in this time")
     parser.add_argument("--sort", choices=SORTED_BY, default="finished", help="(runs) what to sort by")
     parser.add_argument("--scores", action="store_true", help="(runs) show the scores of lm-eval too")
+    price = "(runs) price of an hour of a machine, for the costs; repeatable"
+    parser.add_argument("--price", metavar="MACHINE=N", type=_price, action="append", default=[], help=price)
+    compare = "(runs) compare the finished runs with the first: settings, figures, scores; with --page also curves"
+    parser.add_argument("--compare", action="store_true", help=compare)
     parser.add_argument("--page", metavar="FILE.html", help="(runs) draw the table too")
 
 

@@ -1,6 +1,7 @@
 """sample: text that a phase, a milestone, an export or imported weights write after prompts."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record, Records
 from marin_dag.store.store import Store
@@ -23,6 +25,7 @@ from steps.phase_config import TrainPhaseConfig
 
 if TYPE_CHECKING:
     from runtime.evaluation.writing import Writer
+    from runtime.interop.chat_template import ChatTemplate
 
 MAX_NEW_TOKENS = 128
 KINDS = (TrainPhaseConfig, HfExportConfig, HfImportConfig)
@@ -32,14 +35,17 @@ def _sample(session: Session) -> int:
     parsed = session.parsed
     prompts = _prompts(parsed)
     sampling = _sampling(parsed)
+    template = _template(session) if parsed.chat or parsed.chat_template else None
     name, writer = _writer(session)
+    writer = dataclasses.replace(writer, template=template)
     shown = -1
 
     def show(number: int, text: str) -> None:
         nonlocal shown
         while shown < number:  # the model may have ended the texts between at once
             shown += 1
-            print(f"{chr(10) * 2 if shown else ''}{printable(prompts[shown])}", end="")
+            end = "" if template is None else "\n"
+            print(f"{chr(10) * 2 if shown else ''}{printable(prompts[shown])}", end=end)
         print(printable(text), end="", flush=True)
 
     if not parsed.json:
@@ -64,14 +70,56 @@ def _sample(session: Session) -> int:
 def _prompts(parsed: argparse.Namespace) -> list[str]:
     prompts = list(parsed.prompt)
     if parsed.prompts is not None:
-        try:
-            lines = Path(parsed.prompts).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--prompts {parsed.prompts}: cannot be read ({error}); name a UTF-8 text file.") from error
-        prompts += [line for line in lines if line.strip()]
+        prompts += [line for line in _read("--prompts", parsed.prompts).splitlines() if line.strip()]
     if not prompts:
         raise UserError('sample: there is no prompt. Add --prompt "TEXT", or --prompts FILE with a prompt a line.')
     return prompts
+
+
+def _read(option: str, file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{option} {file}: cannot be read ({error}); name a UTF-8 text file.") from error
+
+
+def _template(session: Session) -> "ChatTemplate":
+    """Return the chat template of the file that the user named, or of the imported weights that training began with."""
+    from runtime.interop.chat_template import CONFIG, FILE, ChatTemplateError, chat_template
+
+    file = session.parsed.chat_template
+    step = session.graph().step(session.step.partition("@")[0])
+    files = {}
+    if file:
+        files[CONFIG if file.endswith(".json") else FILE] = _read("--chat-template", file)
+    elif (imported := _import_of(step)) is not None:
+        record = _record(session.store, imported.config.download.step)
+        paths = {each["name"]: each["path"] for each in record.result["files"]}
+        files = {
+            name: session.store.read(f"{record.output_path}/{paths[name]}").decode()
+            for name in (FILE, CONFIG)
+            if name in paths
+        }
+    try:
+        found = chat_template(files)
+    except ChatTemplateError as error:
+        raise UserError(f"--chat: {error}") from error
+    if found is None:
+        raise UserError(
+            f"--chat: {file or step.name} has no chat template, like a base model. Remove --chat, or name a template: "
+            f"--chat-template {FILE}, or {CONFIG}."
+        )
+    return found
+
+
+def _import_of(step: Step[Any]) -> Step[HfImportConfig] | None:
+    """Return the import that the weights of a phase, an export or an import began with."""
+    while not isinstance(step.config, HfImportConfig):
+        start = step.config.phase if isinstance(step.config, HfExportConfig) else step.predecessor
+        if not isinstance(start, OutputRef):
+            return None
+        step = start.step
+    return step
 
 
 def _sampling(parsed: argparse.Namespace) -> Any:
@@ -136,24 +184,20 @@ def _record(store: Store, step: Step) -> Record:
 
 
 def _trained(checkpoint: str, tokenizer: PhaseTokenizer, weights: str) -> "Writer":
-    from runtime.evaluation.placed_model import PlacedModel
-    from runtime.evaluation.trained_model import TrainedModel
-    from runtime.evaluation.writing import Writer
+    from runtime.evaluation.writing import writer_of_checkpoint
     from runtime.interop.huggingface import SpecialTokens
     from runtime.training.checkpoint import read_metadata
     from runtime.training.checkpoint_reader import CheckpointError
 
+    result = tokenizer.result
+    special_tokens = SpecialTokens(result.eos_token_id, result.bos_token_id)
     try:
         known = [HOT, *read_metadata(checkpoint).get("averages", ())]
         if weights not in known:
             raise UserError(f"--weights {weights}: the checkpoint has {', '.join(known)}.{nearest(weights, known)}")
-        model = TrainedModel.open(checkpoint)
-        params = model.params(weights, None)
+        return writer_of_checkpoint(checkpoint, weights, tokenizer.tokenizer, special_tokens)
     except CheckpointError as error:
         raise UserError(f"sample: {error}") from error
-    placed = PlacedModel(params, model.description.config, model.description.rope, compute_dtype="float32")
-    result = tokenizer.result
-    return Writer(placed, tokenizer.tokenizer, SpecialTokens(result.eos_token_id, result.bos_token_id))
 
 
 def _exported(store: Store, export: Step[HfExportConfig], weights: str | None) -> "Writer":
@@ -182,6 +226,9 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="(sample) 0: the likeliest tokens")
     parser.add_argument("--top-p", metavar="P", type=float, help="(sample) draw from the likeliest tokens that reach P")
     parser.add_argument("--seed", metavar="N", type=int, help="(sample) seed of the draws (default 0)")
+    parser.add_argument("--chat", action="store_true", help="(sample) answer by the tokenizer's chat template")
+    template = "(sample) answer by this chat_template.jinja or tokenizer_config.json"
+    parser.add_argument("--chat-template", metavar="FILE", help=template)
     parser.add_argument("--weights", metavar="NAME", help="(sample) name of EMA weights, or hot: the trained weights")
 
 

@@ -30,6 +30,9 @@ from steps.train_phase import train_phase
 
 BYTES_PER_TOKEN = 3.5
 """Estimate for the laptop's sources and vocabulary, within a third; used until they are tokenized."""
+PROMPTS = ("The most important thing about water is", "def mean(values):", "To solve the equation")
+"""Beginnings of prose, code and mathematics, after which each phase of the main line writes."""
+TEXT_TOKENS = 48
 EXPORTED = ("jellyfish", "starling", "deeper_starling")
 """Phases whose EMA weights are exported and scored."""
 RESULTS = {
@@ -65,6 +68,9 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
         max_tokens_per_domain=scale.evaluation_tokens,
         compute_dtype=scale.compute_dtype,
     )
+    texts = recipe.write_after(
+        PROMPTS, [*main_line.values()], corpus.tokenizer, compute_dtype=scale.compute_dtype, max_new_tokens=TEXT_TOKENS
+    )
     exports = [
         recipe.export(
             main_line[name],
@@ -86,7 +92,7 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
         )
         for export in exports
     ]
-    return [_report(scale, corpus, [*evaluations, *exports, *scores])]
+    return [_report(scale, corpus, [*evaluations, *texts, *exports, *scores])]
 
 
 def _report(scale: Scale, corpus: Corpus, results: Sequence[Step]) -> Step:

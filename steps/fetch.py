@@ -79,6 +79,8 @@ class HuggingFaceDataset(_HubRepository, frozen=True, extra="forbid"):
 
 MODEL_FILES: tuple[str, ...] = ("config.json", "tokenizer.json", "model.safetensors.index.json", "model*.safetensors")
 """The files of a folder in Hugging Face's format that an import reads; its folders hold the same in other formats."""
+CHAT_FILES = ("tokenizer_config.json", "chat_template.jinja")
+"""The files that `sample --chat` reads."""
 
 
 class HuggingFaceModel(_HubRepository, frozen=True, extra="forbid"):
@@ -156,5 +158,5 @@ def names_in(folder: str, *patterns: str) -> list[str]:
 
 
 def model_in(folder: str) -> Files:
-    """Return the files of a folder in Hugging Face's format that an import reads, as a config."""
-    return files_in(folder, *MODEL_FILES)
+    """Return the files of a folder in Hugging Face's format that an import or a chat reads, as a config."""
+    return files_in(folder, *MODEL_FILES, *CHAT_FILES)

@@ -12,6 +12,7 @@ from steps.ema_eval import EmaEvalResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
 from steps.phase_result import TrainPhaseResult
+from steps.sample import SampleResult
 from steps.tokenize import TokenizeResult
 
 StageName = Annotated[str, StringConstraints(pattern=r"^(extract|filter|dedup|decontaminate)( ([2-9]|[1-9]\d+))?$")]
@@ -39,6 +40,7 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     mixtures: dict[str, MixtureSchedule]
     recipe: dict[str, tuple[Change, ...]]
     evaluations: dict[str, Input[EmaEvalResult]]
+    texts: dict[str, Input[SampleResult]] = {}
     exports: dict[str, Input[HfExportResult]]
     scores: dict[str, Input[LmEvalResult]]
     """Name of the export -> its scores."""
@@ -64,6 +66,7 @@ def check_names(config: ReportConfig) -> None:
         "mixtures": config.mixtures,
         "recipe": config.recipe,
         "evaluations": config.evaluations,
+        "texts": config.texts,
         "exports": [phase_of(name) for name in config.exports],
     }
     for field, names in named.items():

@@ -6,13 +6,29 @@ from typing import Any
 
 from marin_dag.graph.inputs import Input
 from runtime.data.consumption import Consumption, MixtureFinding, PhaseDraws, SourceUse, tallied
+from runtime.optim.ema import HOT
 from runtime.report import readings
-from runtime.report.contents import Cache, Evaluation, Export, Phase, Report, Score, SourceCurve, Stage
+from runtime.report.contents import (
+    Cache,
+    Evaluation,
+    Export,
+    Phase,
+    Report,
+    Score,
+    SourceCurve,
+    Stage,
+    Windows,
+)
+from runtime.report.phase_texts import PhaseText
 from runtime.report.readings import Draws, PhaseLog
 from steps.decontaminate import DecontaminateResult
 from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
+from steps.sample import SampleResult
+
+PREDICTIONS_FILE = "predictions.parquet"
+"""As `ema_eval` names it, in a module that needs JAX."""
 
 
 def contents_of(config: ReportConfig) -> Report:
@@ -28,6 +44,9 @@ def contents_of(config: ReportConfig) -> Report:
         command=config.command,
         phases=phases,
         evaluations=tuple(_evaluation(config, name) for name in order if name in config.evaluations),
+        texts=tuple(
+            text for name in order if name in config.texts for text in texts_of(name, config.texts[name].result)
+        ),
         exports=tuple(_export(name, config.exports[name]) for name in exports),
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
         stages=_stages(config),
@@ -159,7 +178,17 @@ def _start_step(config: ReportConfig, name: str, parent: Phase) -> int:
 def _evaluation(config: ReportConfig, name: str) -> Evaluation:
     found = config.evaluations[name].result
     averages = {measured.average.name: _labelled(config, measured.by_domain) for measured in found.averages}
-    return Evaluation(name, found.consumed_tokens, _labelled(config, found.hot), averages)
+    windows = None
+    if name in (*config.forks, *config.forks.values()):
+        path = config.evaluations[name].join(PREDICTIONS_FILE)
+        losses = readings.read_window_losses(path, next(iter(averages), HOT))
+        windows = None if losses is None else Windows(losses, found.num_tokens, found.num_bytes)
+    return Evaluation(name, found.consumed_tokens, _labelled(config, found.hot), averages, windows)
+
+
+def texts_of(phase: str, result: SampleResult) -> list[PhaseText]:
+    """Return the texts of a phase as a page shows them."""
+    return [PhaseText(phase, result.weights, each.prompt, each.text, each.is_whole) for each in result.texts]
 
 
 def _export(name: str, export: Input[Any]) -> Export:

@@ -118,6 +118,8 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
     elif tags == ("list", "list") and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old[1:], new[1:], strict=True)):
             yield from _items(before, after, f"{path}.{index}")
+    elif tags == ("list", "list") and _are_in_order(mine := _by_name(old), others := _by_name(new)):
+        yield from _mappings(mine, others, path, {})
     else:
         before, after = shown(old), shown(new)
         # A difference between the two values is never noise.
@@ -132,6 +134,18 @@ def _items(old: Any, new: Any, path: str) -> Iterator[Difference]:
         if name and name == new_name and isinstance(each, FieldChanged) and ABSENT not in (each.old, each.new):
             each = dataclasses.replace(each, field=f"{each.field} ({name})")
         yield each
+
+
+def _by_name(node: Any) -> dict[str, Any]:
+    """Return the items of a list by their names; {} where an item has none, or two have the same."""
+    found = {_name(item): item for item in node[1:]}
+    return found if "" not in found and len(found) == len(node) - 1 else {}
+
+
+def _are_in_order(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Return whether two lists have names in common, in the same order."""
+    shared = [name for name in old if name in new]
+    return bool(shared) and shared == [name for name in new if name in old]
 
 
 def _name(node: Any) -> str:

@@ -46,6 +46,8 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     """SHA-256 of the environment's lock file, if the repository has one."""
     argv: tuple[str, ...]
     host: str
+    user: str = ""
+    """Who ran the driver; "" in older records."""
     environment: str
     started: str = ""
     finished: str = ""
@@ -80,6 +82,7 @@ def collect_provenance(store: Store) -> Provenance:
         lock=_lock_of(folder),
         argv=tuple(redact(argument) for argument in sys.argv),
         host=socket.gethostname(),
+        user=user_name(),
         environment=_keep_environment(store),
     )
 

@@ -8,7 +8,9 @@ import numpy as np
 
 from runtime.data.consumption import Consumption
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
+from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import Ema
+from runtime.report.phase_texts import PhaseText
 from runtime.report.recipe import Change, Node
 
 
@@ -100,6 +102,15 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
+class Windows:
+    """Losses of single held-out windows, and the whole text that these are of, by domain."""
+
+    losses: Losses
+    num_tokens: Mapping[str, int]
+    num_bytes: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluation:
     """Bits per byte for each held-out domain at the end of a phase."""
 
@@ -108,6 +119,8 @@ class Evaluation:
     hot: Mapping[str, float]
     averages: Mapping[str, Mapping[str, float]]
     """Figures of each average by name; the first is the one that `best` returns. Empty without averages."""
+    windows: Windows | None = None
+    """Losses of some windows under the weights of `best`, where a difference from this evaluation is shown."""
 
     def __post_init__(self) -> None:
         for which, values in {"hot": self.hot, **self.averages}.items():
@@ -235,6 +248,8 @@ class Report:
     phases: tuple[Phase, ...]
     """The phases; at least one of them is of the main line."""
     evaluations: tuple[Evaluation, ...] = ()
+    texts: tuple[PhaseText, ...] = ()
+    """Texts in order of phases."""
     exports: tuple[Export, ...] = ()
     scores: tuple[Score, ...] = ()
     stages: tuple[Stage, ...] = ()

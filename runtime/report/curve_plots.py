@@ -64,7 +64,9 @@ def page(title: str, lines: Sequence[Line], norms: Sequence[LayerNorms], notes: 
 
 def curves(lines: Sequence[Line], *, end: float, is_live: bool = False) -> Markup:
     """Return the figure of all panels that have a line; a live one gets its values later (`thinned`)."""
-    runs = main_and_branches(list(dict.fromkeys(line.series for line in lines if line.series != MAIN_LINE)))
+    names = list(dict.fromkeys(line.series for line in lines))
+    every = main_and_branches([name for name in names if name != MAIN_LINE])
+    runs = {name: series for name, series in every.items() if name in names}
     panels = line_panels(lines, runs, Extent(0, end, name=TOKENS))
     caption = CAPTION + (_THINNED if is_live else "")
     return figure(panels, caption, legend=runs, columns=2, has_scale=not is_live, is_live=is_live)

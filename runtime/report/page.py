@@ -7,6 +7,7 @@ from runtime.report import run_plots, tables
 from runtime.report.contents import Report, mean
 from runtime.report.document import document
 from runtime.report.markup import Markup, element, listed
+from runtime.report.phase_texts import side_by_side
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.score_curves import CAPTION as SCORES
 from runtime.report.score_doubts import doubts, noise
@@ -40,6 +41,7 @@ def render(report: Report) -> str:
         "loss": _loss(report),
         "stalls": _elsewhere(report),
         "domains": _domains(report),
+        "texts": _texts(report),
         "scores": _scores(report),
         "forks": _forks(report),
         "filtered": _filtered(report),
@@ -161,6 +163,10 @@ def _domains(report: Report) -> Section:
     caption = "Lines join the phases of the main line; branches have a mark each. Axes differ from panel to panel."
     drawn = run_plots.domains(report, caption)
     return "Bits per byte by domain", [element("p", text), drawn, tables.domains_table(report)]
+
+
+def _texts(report: Report) -> Section:
+    return "Texts that the phases write", side_by_side(report.texts)
 
 
 def _scores(report: Report) -> Section:

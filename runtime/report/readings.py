@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runtime.data.mixture import MixtureSchedule
+from runtime.evaluation.window_noise import COLUMNS, Losses, window_losses
 from runtime.report.contents import Curve, MixtureSpan, Sample, SourceCurve
 from runtime.tables.parquet_bytes import part_files
 
@@ -87,6 +88,14 @@ def read_log(path: str) -> PhaseLog:
     if not table.num_rows:
         raise ReadingError(f"{path}: has no row; a phase has at least one training step. Train the phase again.")
     return PhaseLog(*(table.column(name).to_numpy() for name in PhaseLog._fields))
+
+
+def read_window_losses(path: str, weights: str) -> Losses | None:
+    """Return the losses of single windows that an evaluation kept; None where it keeps none."""
+    filesystem, local = fsspec.core.url_to_fs(path)
+    if not filesystem.exists(local):
+        return None
+    return window_losses(read_columns(path, COLUMNS), weights)
 
 
 class Draws(NamedTuple):

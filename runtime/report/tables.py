@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from runtime.evaluation.uncertainty import is_noise
+from runtime.evaluation.window_noise import difference_stderr
 from runtime.report.contents import Evaluation, Phase, Report, Stage, mean
 from runtime.report.markup import NONE, Cell, Markup, Row, element, joined, listed, table
 from runtime.report.recipe import bytes_label, counted, percent, rate, tokens_label
@@ -82,7 +84,7 @@ def sources_table(report: Report) -> Markup:
 def forks_table(report: Report) -> Markup:
     """Return each fork beside the phase that it is with other settings: what was changed, and what it did."""
     by_name = {phase.name: phase for phase in report.phases}
-    found = {evaluation.phase: mean(evaluation.best) for evaluation in report.evaluations}
+    found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     headings = ["fork", "of", "changes", "why", "#final loss", "#against it", "#bits per byte", "#against it"]
     rows: list[Row] = []
     for fork in report.phases:
@@ -93,7 +95,7 @@ def forks_table(report: Report) -> Markup:
         changed = [f"{item.field}: {item.after}" for item in fork.changes if settings.get(item.field) != item.after]
         kept = {item.field for item in fork.changes}
         changed += [f"{item.field}: {item.before}" for item in base.changes if item.field not in kept]
-        both = fork.name in found and base.name in found
+        its, of_base = found.get(fork.name), found.get(base.name)
         rows.append(
             [
                 fork.name,
@@ -102,11 +104,27 @@ def forks_table(report: Report) -> Markup:
                 fork.fork_reason or NONE,
                 f"{fork.final_loss:.3f}",
                 f"{fork.final_loss - base.final_loss:+.3f}",
-                f"{found[fork.name]:.4f}" if fork.name in found else NONE,
-                f"{found[fork.name] - found[base.name]:+.4f}" if both else NONE,
+                NONE if its is None else f"{mean(its.best):.4f}",
+                NONE if its is None or of_base is None else _gain(its, of_base),
             ]
         )
-    return table(headings, rows, "Forks; less is better, and a minus is a gain", class_="recipe") if rows else Markup()
+    caption = (
+        "Forks; less is better, and a minus is a gain. ±: standard error of the difference over held-out windows, "
+        "without that of another seed; “noise”: its 95 % interval holds 0"
+    )
+    return table(headings, rows, caption, class_="recipe") if rows else Markup()
+
+
+def _gain(fork: Evaluation, base: Evaluation) -> str:
+    """Return the difference of two evaluations in bits per byte, and whether it is larger than its noise."""
+    difference = mean(fork.best) - mean(base.best)
+    ours, theirs = fork.windows, base.windows
+    if ours is None or theirs is None:
+        return f"{difference:+.4f}"
+    stderr = difference_stderr(ours.losses, theirs.losses, num_tokens=ours.num_tokens, num_bytes=ours.num_bytes)
+    if stderr is None:
+        return f"{difference:+.4f}"
+    return f"{difference:+.4f} ± {stderr:.4f}{', noise' if is_noise(difference, stderr) else ''}"
 
 
 def domains_table(report: Report) -> Markup:

@@ -97,6 +97,8 @@ details details{margin-left:18px;border:0}
 .sample pre{margin:4px 0 0;white-space:pre-wrap;overflow-wrap:anywhere;font:12px/1.45 ui-monospace,
   "SF Mono",Menlo,Consolas,monospace;max-height:15em;overflow:auto}
 .sample div{font-size:12.5px;color:var(--ink2);overflow-wrap:anywhere}
+.texts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(300px,100%),1fr));gap:10px;margin:14px 0 26px}
+.texts .sample{margin:0}
 .heat{white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.7 ui-monospace,"SF Mono",Menlo,Consolas,monospace;
   margin:10px 0}
 .heat span{border-radius:2px}.heat span:hover,.heat span:focus{outline:2px solid var(--main)}

@@ -22,6 +22,8 @@ from tests.catalogue import check_message
         ["sample", "kestrel", "--prompt", "a", "--top-p", "0.9"],
         ["sample", "kestrel", "--prompt", "a", "--temperature", "1", "--top-p", "2"],
         ["sample", "kestrel", "--prompts", "missing.txt"],
+        ["sample", "kestrel", "--prompt", "a", "--chat"],
+        ["sample", "kestrel", "--prompt", "a", "--chat-template", "missing.jinja"],
         ["sample", "tokenizer", "--prompt", "a"],
         ["sample", "kestrel@7", "--prompt", "a"],
         ["sample", "hf_export/deeper_starling", "--prompt", "a"],

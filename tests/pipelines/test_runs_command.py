@@ -1,9 +1,13 @@
 """`runs` lists what the records of all prefixes say: changes against the base, scores, and what is running."""
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from marin_dag.graph.graph import Graph
@@ -11,16 +15,24 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import Provenance
-from marin_dag.ledger.records import Record, Records, attempt_path, new_attempt
+from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, new_attempt
 from marin_dag.store.prefix import open_store
+from marin_dag.values.changes import value_change
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from pipelines.tootsie import laptop_corpus
+from runtime.tables.parquet_bytes import to_parquet
 from tests.catalogue import check_message
 
 BY_KIND: dict[str, dict[str, Any]] = {
     "train_phase": {"consumed_tokens": 1_000, "final_loss": 3.5},
-    "ema_eval": {"hot_mean": 2.5, "averages": [{"mean": 2.25}]},
+    "ema_eval": {
+        "hot_mean": 2.5,
+        "hot": {"code": 3.0, "web": 2.0},
+        "averages": [{"mean": 2.25, "average": {"name": "averaged"}, "by_domain": {"code": 2.5, "web": 2.0}}],
+        "num_tokens": {"code": 1_000, "web": 1_000},
+        "num_bytes": {"code": 3_000, "web": 4_000},
+    },
     "lm_eval": {
         "weights": "averaged",
         "scores": [
@@ -37,17 +49,28 @@ def graph() -> Graph:
     return Graph(tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP)))
 
 
-def commit(prefix: Path, step: Step[Any], finished: str = "2026-01-02T03:00:00+00:00") -> None:
+def commit(
+    prefix: Path,
+    step: Step[Any],
+    finished: str = "2026-01-02T03:00:00+00:00",
+    files: Mapping[str, bytes] = MappingProxyType({}),
+    **result: Any,
+) -> None:
     attempt = new_attempt()
-    records = Records(open_store(str(prefix)))
+    store = open_store(str(prefix))
+    records, folder = Records(store), attempt_path(step.name, step.digest, attempt)
+    for name, data in files.items():
+        store.write(f"{folder}/{name}", data)
+    manifest = tuple(FileEntry(path=name, size_in_bytes=len(data), crc32c="") for name, data in files.items())
     provenance = Provenance(
         git_commit="0123456789", is_dirty=True, argv=("recipes/tootsie.py", "--set"), host="h", environment="e",
         started="2026-01-02T01:30:00+00:00", finished=finished, computed_with={"device": "TPU v4"},
+        resources="v4-8", user="ada", lease_epoch=2,
     )  # fmt: skip
     record = Record(
         key=step.key, digest=step.digest, milestone=step.until, name=step.name, kind=step.kind.name,
-        identity=step.identity, result=BY_KIND[step.kind.name], attempt=attempt, manifest=(), provenance=provenance,
-        output_path=attempt_path(step.name, step.digest, attempt),
+        identity=step.identity, result=BY_KIND[step.kind.name] | result, attempt=attempt, manifest=manifest,
+        provenance=provenance, output_path=folder,
     )  # fmt: skip
     records.commit(record)
     records.label(step.name, step.key)
@@ -66,7 +89,15 @@ def test_a_run_shows_what_it_reached(tmp_path: Path, graph: Graph, capsys: pytes
     assert run["state"] == "done" and run["recipe"] == "tootsie.py" and run["commit"] == "01234567+"
     assert (run["tokens"], run["loss"], run["bits_per_byte"], run["hours"]) == (1_000, 3.5, 2.25, 1.5)
     assert run["scores"] == {"piqa 5-shot, averaged": [0.5, 0.125], "bpb, averaged": [1.5, None]}
-    assert run["device"] == "TPU v4"
+    assert (run["device"], run["machine"], run["user"], run["attempts"], run["cost"]) == (
+        "TPU v4",
+        "v4-8",
+        "ada",
+        2,
+        None,
+    )
+    (run,) = listed(tmp_path, capsys, "--price", "v4-8=8")
+    assert run["cost"] == 12.0
 
 
 def test_a_run_is_compared_with_the_phase_that_it_starts_from_or_with_its_earlier_version(
@@ -138,3 +169,79 @@ def test_a_mistyped_prefix_is_an_error_and_a_repeated_one_counts_once(
     assert len(listed(tmp_path / "a", capsys, "--also", f"{tmp_path}/a/")) == 1
     assert tootsie.main(["runs", "--prefix", str(tmp_path / "a"), "--also", str(tmp_path / "b")]) == 1
     check_message(capsys.readouterr().err)
+
+
+def predictions(**losses: float) -> bytes:
+    """Return the predictions of two windows a domain, each of two tokens with the same loss."""
+    rows = [
+        {"weights": "averaged", "domain": name.partition("_")[0], "window": name, "log_prob": log_prob}
+        for name, loss in losses.items()
+        for log_prob in (None, -loss, -loss)
+    ]
+    return to_parquet(pa.Table.from_pylist(rows))
+
+
+def compared(prefix: Path, capsys: pytest.CaptureFixture[str], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    assert tootsie.main(["runs", *names, "--compare", "--prefix", str(prefix), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["comparison"]
+    return found["settings"], {measure["name"]: measure for measure in found["measures"]}
+
+
+MEAN = "bits per byte, mean of 2 domains"
+
+
+@pytest.fixture
+def forked(tmp_path: Path, graph: Graph) -> tuple[Path, Step[Any], Step[Any]]:
+    """Return a prefix with starling, a fork of it, and their evaluations, which kept the same windows."""
+    base, evaluation = graph.step("starling"), graph.step("ema_eval/starling")
+    fork = base.fork("forked", z_loss=0.125)
+    commit(tmp_path, base, files={"metrics.parquet": b""}, metrics="metrics.parquet")
+    commit(tmp_path, evaluation, files={"predictions.parquet": predictions(code_1=2, code_2=4, web_1=3, web_2=3)})
+    commit(tmp_path, fork, final_loss=3.25)
+    measured = {"code": 2.25, "web": 2.0}
+    average = {"mean": 2.125, "average": {"name": "averaged"}, "by_domain": measured}
+    windows = predictions(code_1=1, code_2=3.5, web_1=3, web_2=3)
+    on_fork = evaluation.forked("ema_eval/forked", [value_change("phase", fork)])
+    commit(tmp_path, on_fork, files={"predictions.parquet": windows}, averages=[average])
+    return tmp_path, base, fork
+
+
+def test_a_fork_is_compared_with_its_base_window_by_window(
+    forked: tuple[Path, Step[Any], Step[Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix, base, _ = forked
+    settings, measures = compared(prefix, capsys, "starling", "forked")
+    assert settings == {"z_loss": [str(base.config.z_loss), "0.125"]}
+    assert measures["train loss"]["values"] == [3.5, 3.25]
+    assert measures["bits per byte, code"]["values"] == [2.5, 2.25]
+    _, difference = measures[MEAN]["differences"]
+    # Two windows of two tokens differ by 1 and 0.5 nats; a domain has 500 such windows.
+    spread = 0.125 * (1_000 / (3_000 * math.log(2))) ** 2
+    assert difference["value"] == -0.125 and difference["source"] == "held-out windows" and not difference["is_noise"]
+    assert math.isclose(difference["stderr"], math.sqrt(spread / 500) / 2)
+    assert compared(prefix, capsys, "forked", "starling")[1][MEAN]["differences"][1]["value"] == 0.125
+    assert tootsie.main(["runs", "starling", "forked", "--compare", "--prefix", str(prefix)]) == 0
+    check_message(capsys.readouterr().out)
+
+
+def test_repeated_seeds_tell_the_noise_better_than_windows(
+    forked: tuple[Path, Step[Any], Step[Any]], graph: Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix, base, _ = forked
+    repeated = base.fork("repeated", seed=7)
+    commit(prefix, repeated)
+    on_repeat = graph.step("ema_eval/starling").forked("ema_eval/repeated", [value_change("phase", repeated)])
+    commit(prefix, on_repeat, averages=[], hot_mean=2.5)
+    _, difference = compared(prefix, capsys, "starling", "forked")[1][MEAN]["differences"]
+    # 2.25 and 2.5 have a variance of 1/32.
+    assert difference["source"] == "seeds" and difference["is_noise"]
+    assert math.isclose(difference["stderr"], 0.25)
+
+
+def test_a_comparison_needs_two_finished_runs_and_a_price_a_machine(
+    tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(tmp_path, graph.step("kestrel"))
+    for words in (["--compare"], ["--price", "v5p-8=1"], ["--price", "v4-8=nan"]):
+        assert tootsie.main(["runs", "--prefix", str(tmp_path), *words]) == 1
+        check_message(capsys.readouterr().err.partition(" `")[0])

@@ -19,6 +19,7 @@ from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
 from steps.phase_result import TrainPhaseResult
 from steps.report_config import ReportConfig
+from steps.sample import SampleResult, SampleText
 from steps.tokenize import TokenizeResult
 
 
@@ -102,6 +103,8 @@ def example(folder, **changes):
     )  # fmt: skip
     score = TaskScore("piqa", 0, "acc", 0.5, 0.01, 100, 0.5, "none", 0, 0, "look at the samples")
     scores = LmEvalResult(scores=(score,), samples="samples.jsonl", weights="averaged", step=60, consumed_tokens=tail)
+    text = SampleText(prompt="<i>The sea</i>", text=" is </pre>salt", is_whole=False)
+    written = SampleResult(step=60, consumed_tokens=tail, weights="averaged", texts=(text,))
     fields = {
         "title": "A run", "introduction": "Of little.", "main_line": ("kestrel", "ocelot"),
         "phases": {
@@ -116,6 +119,7 @@ def example(folder, **changes):
             "kestrel": evaluation(folder, "kestrel"),
             "ocelot": evaluation(folder, "ocelot", averaged={"code": 1.4, "web": 1.2}),
         },
+        "texts": {"ocelot": made(folder, "sample/ocelot", written)},
         "exports": {"ocelot": made(folder, "hf_export/ocelot", export)},
         "scores": {"ocelot": made(folder, "lm_eval/ocelot", scores)},
         "sources": {"web": {"filter": filtered, "decontaminate": made(folder, "decontaminate/web", clean)}},

@@ -45,6 +45,7 @@ from steps.input_tokenizer import HubTokenizer, InputTokenizerConfig, input_toke
 from steps.lm_eval import LmEvalConfig, lm_eval
 from steps.phase_data import loader_of
 from steps.phase_result import TrainPhaseResult
+from steps.sample import SampleConfig, sample
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error
@@ -57,6 +58,7 @@ from tests.steps.text_steps import WrittenConfig, written
 
 pytestmark = pytest.mark.usefixtures("use_devices")
 Import = Callable[..., Input[TrainPhaseResult]]
+END = {"eos_token": "<|end_of_text|>", "bos_token": "<|begin_of_text|>"}
 SHORT = {"sequence_length": SEQUENCE_LENGTH}
 
 
@@ -485,8 +487,14 @@ def test_a_folder_scores_the_same_before_its_import_and_after_its_export(
     assert len(scored[0][0].scores) == 4 and scored[0][0].weights == "hot"
 
 
-def test_imported_weights_write_the_text_of_their_folder(tmp_path, run_alone, capsys):
+TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }} fox {% endfor %}"
+
+
+@pytest.mark.parametrize("is_chat", [False, True], ids=["text", "chat"])
+def test_imported_weights_write_the_text_of_their_folder(tmp_path, run_alone, capsys, is_chat):
     folder = str(write_folder(tmp_path / "folder"))
+    described = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE, **END}
+    Path(folder, "tokenizer_config.json").write_text(json.dumps(described))
     fetched = DownloadConfig(fetch=model_in(folder))
     vocabulary = InputTokenizerConfig(tokenizer=local_tokenizer(folder), bos_token=None)
     made = {
@@ -497,17 +505,25 @@ def test_imported_weights_write_the_text_of_their_folder(tmp_path, run_alone, ca
     made["import"] = run_alone(hf_import, HfImportConfig(**made, **fields), "import")
     inputs = {"download": download("download", fetched), "tokenizer": input_tokenizer("tokenizer", vocabulary)}
     graph, store = Graph([hf_import("import", HfImportConfig(**inputs, **fields))]), open_store(str(tmp_path))
-    for name in ("tokenizer", "import"):
-        commit(store, graph.step(name), made[name].result, output_path=f"outputs/{name}")
+    for name in ("download", "tokenizer", "import"):
+        path = Path(made[name].path).relative_to(tmp_path)
+        commit(store, graph.step(name), made[name].result, output_path=str(path))
     parsed = argparse.Namespace(
-        prompt=["the"], prompts=None, tokens=12, temperature=0.0, top_p=None, seed=None, weights=None, json=True
-    )
+        prompt=["the"], prompts=None, tokens=12, temperature=0.0, top_p=None, seed=None, weights=None, json=True,
+        chat=is_chat, chat_template=None,
+    )  # fmt: skip
     session = types.SimpleNamespace(parsed=parsed, step="import", store=store, graph=lambda: graph)
     assert COMMAND.run(session) == 0
     (text,) = json.loads(capsys.readouterr().out)["texts"]
-    vocabulary_file = Tokenizer.from_file(f"{folder}/tokenizer.json")
-    prompt = torch.tensor([vocabulary_file.encode("the").ids])
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    message = [{"role": "user", "content": "the"}]
+    ids = theirs.apply_chat_template(message, return_dict=False) if is_chat else theirs.encode("the")
+    prompt = torch.tensor([ids])
     written = transformers.AutoModelForCausalLM.from_pretrained(folder).generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False
     )
-    assert text["text"] == vocabulary_file.decode(written[0, prompt.shape[1] :].tolist())
+    assert text["text"] == theirs.decode(written[0, prompt.shape[1] :].tolist())
+    if not is_chat:
+        asked = {"prompts": ("the",), "max_new_tokens": 12, "weights": "hot"}
+        config = SampleConfig(phase=made["import"], tokenizer=made["tokenizer"], **asked)
+        assert run_alone(sample, config, "sample").result.texts[0].text == text["text"]

@@ -27,6 +27,7 @@ def test_the_step_writes_one_page_and_its_headline_figures(tmp_path):
     assert summary["bits_per_byte"] == {"phase": "ocelot", "hot": 1.375, "averages": {"averaged": 1.3}}
     page = (tmp_path / "output" / result.page).read_text()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<b>&lt;i&gt;The sea&lt;/i&gt;</b> is &lt;/pre&gt;salt …" in page
     assert "look at the samples" in page, "the warning that comes with a score"
 
 

@@ -3,11 +3,13 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from runtime.report.page import render
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.report_contents import _order, contents_of
+from steps.report_contents import PREDICTIONS_FILE, _order, contents_of
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import evaluation, example, made, phase
 
@@ -161,6 +163,14 @@ def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(
 def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
     contents = contents_of(example(tmp_path, forks={"spoonbill": "ocelot"}))
     assert [(fork.name, fork.fork_of) for fork in contents.phases if fork.fork_of] == [("spoonbill", "ocelot")]
+    assert [evaluation.windows for evaluation in contents.evaluations] == [None, None]
+    rows = [{"weights": which, "domain": "web", "window": "a", "log_prob": -2.0} for which in ("hot", "averaged")]
+    table = pa.Table.from_pylist([*rows, rows[1] | {"log_prob": -4.0}, rows[1] | {"log_prob": None}])
+    config = example(tmp_path, forks={"spoonbill": "ocelot"})
+    pq.write_table(table, config.evaluations["ocelot"].join(PREDICTIONS_FILE))
+    windows = contents_of(config).evaluations[1].windows
+    assert windows is not None and windows.losses == {("web", "a"): (3.0, 2)}
+    assert windows.num_tokens == config.evaluations["ocelot"].result.num_tokens
 
 
 def test_hits_and_samples_reach_their_stage(tmp_path):

@@ -33,6 +33,10 @@ def test_a_changed_field_of_a_list_item_comes_with_the_name_of_the_item():
 
     old = files(config="1", weights="2")
     assert differences(old, files(config="1", weights="3")) == (FieldChanged("files.1.sha256 (weights)", '"2"', '"3"'),)
+    added = differences(old, files(config="1", head="3", weights="2"))
+    assert [each.field for each in added if isinstance(each, FieldChanged)] == ["files.head"]
+    swapped = differences(old, files(weights="2", config="1", head="3"))
+    assert [each.field for each in swapped if isinstance(each, FieldChanged)] == ["files"]
     moved = differences(old, files(config="1", head="3"))
     assert [each.field for each in moved if isinstance(each, FieldChanged)] == ["files.1.name", "files.1.sha256"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from runtime.data.consumption import Consumption, MixtureFinding, SourceUse
-from runtime.report.contents import Report, mean
+from runtime.report.contents import Report, Windows, mean
 from runtime.report.page import render, summary
 from runtime.report.recipe import Change
 from runtime.report.tables import (
@@ -272,7 +272,19 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
     by_name = {phase.name: phase for phase in forked.phases}
     assert f"{by_name['dessert_v3'].final_loss - by_name['dessert_bad'].final_loss:+.3f}" in page
     found = {evaluation.phase: mean(evaluation.best) for evaluation in forked.evaluations}
-    assert f">{found['dessert_v3'] - found['dessert_bad']:+.4f}<" in page
+    difference = f">{found['dessert_v3'] - found['dessert_bad']:+.4f}"
+    assert f"{difference}<" in page
+
+    def measured(evaluation, spread):
+        losses = {("web", "a"): (3.0, 100), ("web", "b"): (3.0 + spread, 100)}
+        return dataclasses.replace(evaluation, windows=Windows(losses, {"web": 200}, {"web": 800}))
+
+    for spread, noise in ((0.001, ""), (9.0, ", noise")):
+        evaluations = [measured(each, spread * (each.phase == "dessert_v3")) for each in forked.evaluations]
+        page = forks_table(dataclasses.replace(forked, evaluations=tuple(evaluations)))
+        # Two windows of 100 tokens: the variance of both, over two windows.
+        stderr = spread / math.sqrt(2) * 200 / (800 * math.log(2)) / math.sqrt(2)
+        assert f"{difference} ± {stderr:.4f}{noise}<" in page
 
 
 def test_the_epochs_of_a_source_and_its_findings_are_on_the_page(report):

@@ -1,0 +1,207 @@
+"""Run comparison: several finished runs side by side, each against the first: settings, figures, scores and curves.
+
+A difference comes with its standard error where one is known: of bits per byte from repeated seeds, or else from the
+held-out windows; of a score from the items of its task.
+"""
+
+import dataclasses
+import functools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from marin_dag.identity.diff import CodeChanged, FieldChanged, differences
+from marin_dag.ledger.records import Record, Records
+from marin_dag.store.prefix import open_store
+from pipelines.runs import Run, evaluated_weights
+
+if TYPE_CHECKING:
+    from runtime.evaluation.window_noise import Losses
+    from runtime.report.curve_plots import Line
+
+UNCOMPARED = ("start", "acknowledge", "caches")
+SAME = "="
+SEEDS, WINDOWS, ITEMS = "seeds", "held-out windows", "items"
+
+
+class Difference(NamedTuple):
+    """A difference from the first run."""
+
+    value: float
+    stderr: float | None
+    source: str
+    """What the standard error was estimated from; "" without one."""
+
+    @property
+    def is_noise(self) -> bool | None:
+        """Whether the 95 % interval holds 0; None where it is unknown."""
+        from runtime.evaluation.uncertainty import is_noise
+
+        return None if self.stderr is None else is_noise(self.value, self.stderr)
+
+
+class Measure(NamedTuple):
+    """A figure of each run; None where a run has none."""
+
+    name: str
+    values: tuple[float | None, ...]
+    differences: tuple[Difference | None, ...]
+    """From the first run; None for the first, and where one of the two has no figure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Finished runs, the first of which the others are compared with."""
+
+    runs: tuple[Run, ...]
+    settings: Mapping[str, tuple[str, ...]]
+    """Value of each field that differs, by run; `SAME` where a run has that of the first."""
+    measures: tuple[Measure, ...]
+
+
+def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
+    """Compare at least two finished runs; `others` are searched for runs that differ from one of them by the seed."""
+    records = [_record(run, run.key) for run in runs]
+    repeats = [_repeats(run, record, others) for run, record in zip(runs, records, strict=True)]
+    evaluations = [_record(run, run.evaluation) if run.evaluation else None for run in runs]
+    measures = [_measure("train loss", [run.loss for run in runs], _unknown)]
+    if any(evaluations):
+        measures += _bits_per_byte(runs, evaluations, repeats)
+    for task in dict.fromkeys(task for run in runs for task in run.scores):
+        values, errors = zip(*(run.scores.get(task, (None, None)) for run in runs), strict=True)
+        measures.append(_measure(task, values, functools.partial(_joint, errors)))
+    return Comparison(tuple(runs), _settings(records), tuple(measures))
+
+
+def lines_of(runs: Sequence[Run]) -> "list[Line]":
+    """Return the train loss, gradient norm and learning rate of each run over the tokens since its start."""
+    import fsspec
+
+    from runtime.report.curve_plots import GRADIENT, LOSS, RATE, Line
+    from runtime.tracking.curves import curves_of
+
+    found = []
+    for run, name in zip(runs, titles(runs), strict=True):
+        record = _record(run, run.key)
+        path = open_store(run.prefix).url(f"{record.output_path}/{record.result['metrics']}")
+        with fsspec.open(path, "rb") as file:
+            curves = curves_of(file.read(), after_step=0, file=path)
+        for panel, column in ((LOSS, "loss"), (GRADIENT, "grad_norm"), (RATE, "learning_rate")):
+            found.append(Line(panel, name, name, curves.consumed_tokens, curves.figures[f"train/{column}"]))
+    return found
+
+
+def titles(runs: Sequence[Run]) -> list[str]:
+    """Return a name for each run, with the digest where two have the same."""
+    names = [run.name for run in runs]
+    return [
+        name if names.count(name) == 1 else f"{name} ({run.key[:8]})" for name, run in zip(names, runs, strict=True)
+    ]
+
+
+def _record(run: Run, key: str) -> Record:
+    return Records(open_store(run.prefix)).get(key)
+
+
+def _settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
+    changed: dict[str, dict[int, str]] = {}
+    first: dict[str, str] = {}
+    for index, record in enumerate(records[1:], start=1):
+        for each in differences(records[0].identity, record.identity):
+            if isinstance(each, FieldChanged) and each.field.partition(".")[0] not in UNCOMPARED:
+                first[each.field] = each.old
+                changed.setdefault(each.field, {})[index] = each.new
+            elif isinstance(each, CodeChanged):
+                first["code"] = records[0].identity["code"]["fingerprint"][:8]
+                changed.setdefault("code", {})[index] = record.identity["code"]["fingerprint"][:8]
+    places = range(1, len(records))
+    return {
+        field: (first[field], *(values.get(index, SAME) for index in places))
+        for field, values in sorted(changed.items())
+    }
+
+
+def _measure(name: str, values: Sequence[float | None], stderr: Callable[[int], tuple[float | None, str]]) -> Measure:
+    """Return a measure; `stderr` returns the error of a run's difference, and what it was estimated from."""
+    found: list[Difference | None] = [None]
+    base = values[0]
+    for index, value in enumerate(values[1:], start=1):
+        found.append(None if value is None or base is None else Difference(value - base, *stderr(index)))
+    return Measure(name, tuple(values), tuple(found))
+
+
+def _joint(errors: Sequence[float | None], index: int) -> tuple[float | None, str]:
+    """Return the error as if the items differed; on the same items the difference is less uncertain."""
+    mine, other = errors[0], errors[index]
+    return (None, "") if mine is None or other is None else (math.hypot(mine, other), ITEMS)
+
+
+def _repeats(run: Run, record: Record, others: Iterable[Run]) -> list[float]:
+    """Return the bits per byte of a run and of the runs that differ from it by nothing but the seed."""
+    found = [run.bits_per_byte]
+    for other in others:
+        is_candidate = other.prefix == run.prefix and other.key != run.key and other.bits_per_byte is not None
+        if is_candidate and other.tokens == run.tokens:
+            changed = differences(record.identity, _record(other, other.key).identity)
+            if changed and all(isinstance(each, FieldChanged) and each.field == "seed" for each in changed):
+                found.append(other.bits_per_byte)
+    return [value for value in found if value is not None]
+
+
+def _bits_per_byte(
+    runs: Sequence[Run], evaluations: Sequence[Record | None], repeats: Sequence[Sequence[float]]
+) -> list[Measure]:
+    """Return the mean over the domains that all evaluated runs share, and each of these domains."""
+    shown = [None if record is None else evaluated_weights(record) for record in evaluations]
+    by_domain = [{} if each is None else each[2] for each in shown]
+    shared = set.intersection(*(set(values) for values in by_domain if values))
+    domains = [domain for domain in next(filter(None, by_domain)) if domain in shared]
+    if not domains:
+        return []
+    losses = [
+        None if record is None or each is None else _losses(run, record, each[1])
+        for run, record, each in zip(runs, evaluations, shown, strict=True)
+    ]
+
+    def stderr(index: int) -> tuple[float | None, str]:
+        several = [values for values in (repeats[0], repeats[index]) if len(values) > 1]
+        if several:
+            variance = statistics.fmean(statistics.variance(values) for values in several)
+            return math.sqrt(2 * variance), SEEDS
+        return _of_windows(evaluations[0], losses[0], losses[index], domains)
+
+    means = [statistics.fmean(values[domain] for domain in domains) if values else None for values in by_domain]
+    found = [_measure(f"bits per byte, mean of {len(domains)} domains", means, stderr)]
+    for domain in domains:
+        found.append(_measure(f"bits per byte, {domain}", [values.get(domain) for values in by_domain], _unknown))
+    return found
+
+
+def _unknown(index: int) -> tuple[float | None, str]:
+    return None, ""
+
+
+def _of_windows(
+    evaluation: Record | None, first: "Losses | None", second: "Losses | None", domains: Sequence[str]
+) -> tuple[float | None, str]:
+    from runtime.evaluation.window_noise import difference_stderr
+
+    if evaluation is None or first is None or second is None:
+        return None, ""
+    num_tokens, num_bytes = (
+        {domain: evaluation.result[field][domain] for domain in domains} for field in ("num_tokens", "num_bytes")
+    )
+    error = difference_stderr(first, second, num_tokens=num_tokens, num_bytes=num_bytes)
+    return error, "" if error is None else WINDOWS
+
+
+def _losses(run: Run, evaluation: Record, weights: str) -> "Losses | None":
+    """Return the losses of the windows whose predictions the evaluation keeps; None if it keeps none."""
+    from runtime.evaluation.token_predictions import PREDICTIONS, read_predictions
+    from runtime.evaluation.window_noise import window_losses
+
+    file = f"{PREDICTIONS}.parquet"
+    if all(entry.path != file for entry in evaluation.manifest):
+        return None
+    return window_losses(read_predictions(open_store(run.prefix).url(f"{evaluation.output_path}/{file}")), weights)

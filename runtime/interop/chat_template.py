@@ -1,0 +1,100 @@
+"""Chat template: a tokenizer's Jinja template from messages to a prompt, rendered in a sandbox like `transformers`."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn
+
+import jinja2
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+"""Where the template is: the file if there is one, else the field `chat_template`."""
+DEFAULT = "default"
+"""Name of the template among several."""
+
+
+class ChatTemplateError(ValueError):
+    """The template is malformed, or refuses the messages."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatTemplate:
+    """A template and the texts of the tokenizer's special tokens, which the template names.
+
+    `strftime_now` is undefined, so that equal messages give equal prompts on every day.
+    """
+
+    source: str
+    special_tokens: Mapping[str, str]
+
+    @property
+    def end_token(self) -> str | None:
+        """The token that ends a reply."""
+        return self.special_tokens.get("eos_token")
+
+    def prompt(self, message: str) -> str:
+        """Return the prompt for the reply to one message of the user.
+
+        Raises:
+            ChatTemplateError: names the fault.
+        """
+        messages = [{"role": "user", "content": message}]
+        try:
+            template = _environment().from_string(self.source)
+            return template.render(messages=messages, add_generation_prompt=True, tools=None, **self.special_tokens)
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise ChatTemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+
+
+def chat_template(files: Mapping[str, str]) -> ChatTemplate | None:
+    """Return the template in the texts of `FILE` and `CONFIG`, by name; None without one.
+
+    Raises:
+        ChatTemplateError: `CONFIG` is no JSON object.
+    """
+    try:
+        config = json.loads(files.get(CONFIG, "{}"))
+    except (ValueError, RecursionError) as error:
+        raise ChatTemplateError(f"{CONFIG} is no JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise ChatTemplateError(f"{CONFIG} is no JSON object")
+    source = files.get(FILE, config.get("chat_template"))
+    if isinstance(source, list):
+        source = next((each.get("template") for each in source if each.get("name") == DEFAULT), None)
+    tokens = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
+    return ChatTemplate(source, {name: text for name, text in tokens.items() if text}) if source else None
+
+
+def _content(value: Any) -> str | None:
+    """Return the text of a special token: a string, or a token with its flags."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which marks replies for training; it adds nothing to a prompt."""
+
+    tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]  # Jinja declares an instance variable
+
+    def parse(self, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    extensions = (_Generation, "jinja2.ext.loopcontrols")
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment.filters["tojson"] = _json
+    environment.globals["raise_exception"] = _raise
+    return environment
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """Return JSON without the HTML escapes of Jinja's own filter."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
