@@ -12,7 +12,7 @@ from marin_dag.graph.step import Step
 from pipelines.sources import WHEELS, evaluation_items_step
 from runtime.evaluation.definitions import files_of
 from runtime.evaluation.instructions import checks_instructions
-from runtime.evaluation.suites import TaskSpec, task_of
+from runtime.evaluation.suites import TaskSpec, tasks_of
 from runtime.evaluation.task import Task
 from steps.download import DownloadConfig, DownloadResult, download
 from steps.fetch import Fetch, files_in
@@ -83,18 +83,21 @@ def _task_inputs(name: str, suites: Sequence[Sequence[TaskSpec]], items: Step[An
     """Return the fields of `TaskInputs` by part; `name` begins the names of downloads."""
     parts: dict[str, dict[str, Any]] = {}
     for suite in suites:
-        shared = tuple(task_of(spec) for spec in suite if spec.items is None)
+        shared = tuple(task for spec in suite if spec.items is None for task in tasks_of(spec))
         if shared:
-            label = shared[0].label if len(shared) == 1 else f"{shared[0].label}-and-{len(shared) - 1}"
-            part = _free(label, parts)
+            part = _free(_label(shared), parts)
             shared_items = evaluation_items_step() if items is None else items
             parts[part] = {"items": shared_items, "tasks": shared, **_sentence_model(f"{name}/{part}", *shared)}
         for spec in (spec for spec in suite if spec.items is not None):
-            task = task_of(spec)
-            part = _free(task.label, parts)
+            tasks = tasks_of(spec)
+            part = _free(_label(tasks), parts)
             place = f"{name}/{part}"
-            parts[part] = {"tasks": (task,), **_own_inputs(place, spec), **_sentence_model(place, task)}
+            parts[part] = {"tasks": tasks, **_own_inputs(place, spec), **_sentence_model(place, *tasks)}
     return parts
+
+
+def _label(tasks: Sequence[Task]) -> str:
+    return tasks[0].label if len(tasks) == 1 else f"{tasks[0].label}-and-{len(tasks) - 1}"
 
 
 def _free(label: str, taken: Collection[str]) -> str:

@@ -93,7 +93,8 @@ def right_choice(sample: dict[str, Any]) -> int:
         return 0
     if sample["task"].startswith("winogrande"):
         return sample["doc_id"] % 2
-    return int(sample["target"])
+    continuations = [continuation for _, continuation in sample["requests"]]
+    return continuations.index(sample["target"]) if sample["target"] in continuations else int(sample["target"])
 
 
 def test_answers_alone_count_and_windows_hold_whole_items(tmp_path):
@@ -128,9 +129,9 @@ def test_limit_takes_the_first_items_of_each_definition(files, tokenizer):
 
 
 def test_an_item_without_a_right_choice_is_refused(tmp_path, files, tokenizer):
-    path = tmp_path / "piqa.jsonl"
-    path.write_text(json.dumps({"goal": "Catch it", "sol1": "run", "sol2": "wait", "label": 7}) + "\n")
+    path = tmp_path / "boolq.jsonl"
+    path.write_text(json.dumps({"question": "is it", "passage": "It is.", "label": 7}) + "\n")
     with expect_error(TaskItemsError):
-        answers_of(files._replace(scored={"piqa": str(path)}), tokenizer, [TaskSpec("piqa")])
+        answers_of(files._replace(scored={"boolq": str(path)}), tokenizer, [TaskSpec("boolq")])
     with expect_error(TaskItemsError):
         answers_of(files, tokenizer, [TaskSpec("gsm8k_cot", 0)])
