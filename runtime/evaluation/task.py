@@ -5,9 +5,6 @@ identity separately. A new entry in `suites` therefore changes no other task.
 """
 
 import dataclasses
-from typing import Annotated
-
-from marin_dag.values.fields import Added
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +17,7 @@ class Definition:
     """Path below the installed `lm_eval/tasks`; for an own task, below its folder of definitions."""
     items: str
     """Name of the items; two forms of a question share it."""
-    settings: Annotated[str, Added(without="")] = ""
+    settings: str = ""
     """Settings of the task's group that replace the definition's, as JSON; "" for none."""
 
 
