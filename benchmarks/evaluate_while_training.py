@@ -26,11 +26,11 @@ from runtime.tracking.events import read_events
 
 BAR = 0.02
 NUM_MILESTONES = 6
-STEPS_BETWEEN = 400
+STEPS_BETWEEN = 200
 WORDS = ("the", "fox", "dog", "jumps", "over", "lazy", "brown", "quick", "and", "sleeps", "under", "a", "tree")
 MODEL = recipe.LlamaConfig(
-    vocab_size=512, hidden_size=256, intermediate_size=688, num_hidden_layers=6, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=64, max_position_embeddings=256,
+    vocab_size=512, hidden_size=128, intermediate_size=344, num_hidden_layers=4, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=32, max_position_embeddings=256,
 )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import yaml
 
 from runtime.evaluation.registry import DEFINITIONS, GROUPS
-from runtime.evaluation.task_packages import install_command, missing_packages
 
 DEFAULT_MAX_NEW_TOKENS = 256
 """lm-eval's default for definitions without a number."""
@@ -144,24 +143,24 @@ def _functions(value: Any) -> Iterator[str]:
                 yield from _functions(item)
 
 
+def modules_of(path: Path) -> list[Path]:
+    """Return the Python modules whose functions a definition names."""
+    files: list[Path] = []
+    _read(path, (), files)
+    return [file for file in dict.fromkeys(files) if file.suffix == ".py"]
+
+
 def read_facts(path: Path, settings: str = "") -> Facts:
     """Return the facts of a definition with the settings of its group.
 
     Raises:
-        DefinitionError: the task is a Python class, or its functions need packages that are not installed.
+        DefinitionError: the task is a Python class.
     """
-    files: list[Path] = []
-    read = _read(path, (), files) | (json.loads(settings) if settings else {})
+    read = read_definition(path) | (json.loads(settings) if settings else {})
     if "class" in read:
         raise DefinitionError(
             f"{path}: the task is a Python class, which downloads rows of its own. Write a task in YAML over the same "
             "rows, and give it with them: TaskSpec('TASK.yaml', items='ROWS.jsonl')."
-        )
-    modules = [file for file in files if file.suffix == ".py"]
-    if missing := dict.fromkeys(name for module in modules for name in missing_packages(module)):
-        raise DefinitionError(
-            f"{path}: its functions need packages that are not installed: {', '.join(missing)}. Install them: "
-            f"`{install_command(missing)}`."
         )
     choices = read.get("doc_to_choice")
     samples = (read.get("fewshot_config") or {}).get("samples")

@@ -9,12 +9,14 @@ from runtime.evaluation.definitions import (
     Facts,
     find_definition,
     installed,
+    modules_of,
     read_definition,
     read_facts,
     read_group,
 )
 from runtime.evaluation.registry import DEFINITIONS, GROUPS, items_of
 from runtime.evaluation.task import Definition, Task
+from runtime.evaluation.task_packages import install_command, missing_packages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +97,12 @@ def _task(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definitio
     facts = read_facts(root / definitions[0].yaml, definitions[0].settings)
     shots = facts.num_fewshot if spec.num_fewshot is None else spec.num_fewshot
     _check_examples(name, shots, facts)
+    modules = dict.fromkeys(module for each in definitions for module in modules_of(root / each.yaml))
+    if missing := dict.fromkeys(package for module in modules for package in missing_packages(module)):
+        raise DefinitionError(
+            f"task {name!r}: its functions need packages that are not installed: {', '.join(missing)}. Install them: "
+            f"`{install_command(missing)}`."
+        )
     return Task(name, shots, tuple(definitions), facts.max_new_tokens, facts.runs_code, spec.is_own)
 
 
