@@ -179,3 +179,13 @@ def test_two_models_are_compared_on_the_same_items_and_not_on_others():
     close = [*differences(scored("good", [1.0, *worse[1:]]), scored("bad", [*worse[:-1], 1.0]))]
     assert close[-1].endswith("inside the noise")
     assert [*differences(scored("good", better), scored("fewer", worse[:50]))] == []
+    shots = [[scored(name, values, shots) for shots in (0, 5)] for name, values in (("good", better), ("bad", worse))]
+    models = [
+        Scored(
+            zero.name,
+            zero.result.model_copy(update={"scores": (*zero.result.scores, *five.result.scores)}),
+            {**zero.items, **five.items},
+        )
+        for zero, five in shots
+    ]
+    check_message("\n".join(differences(*models)))
