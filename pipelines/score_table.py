@@ -93,6 +93,9 @@ def scores_table(models: Sequence[Scored], published: Sequence[Published] = ()) 
         for score in model.result.scores:
             if score.warning is not None:
                 yield f"{model.name}, {score.task}, {score.metric}: {score.warning}"
+            if score.num_close:
+                close = f"{score.num_close:,} of {score.num_items:,} choices are within rounding"
+                yield f"{model.name}, {score.task}, {score.metric}: {close}; another device may change them"
 
 
 def differences(first: Scored, second: Scored) -> Iterator[str]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
 
 SAMPLES_PER_TASK = 5
+ROUNDING = 1e-3
+"""Largest difference of one log-likelihood, in nats, between devices and layouts of batches in float32."""
 UNPARSED = "[invalid]"
 """Answer of lm-eval's filters where they find none."""
 
@@ -110,6 +112,7 @@ def _scores(
                 fewshot_from=loaded.fewshot_from[task.label],
                 num_truncated=truncated,
                 num_unparsed=num_unparsed,
+                num_close=0 if chance is None else sum(_is_close(sample, metric) for sample in picked),
                 warning=suspicion(
                     value=value,
                     chance=chance,
@@ -145,6 +148,17 @@ def _chance(samples: Sequence[Mapping[str, Any]]) -> float:
         doubled = 2 if "acc_mutual_info" in sample["metrics"] else 1
         shares.append(doubled / len(sample["arguments"]))
     return math.fsum(shares) / len(shares)
+
+
+def _is_close(sample: Mapping[str, Any], metric: str) -> bool:
+    """Return whether the two best choices of an item are closer than what rounding may change."""
+    num_choices = len(sample["arguments"]) // (2 if "acc_mutual_info" in sample["metrics"] else 1)
+    values, lengths = [], []
+    for (_, choice), response in zip(sample["arguments"][:num_choices], sample["resps"][:num_choices], strict=True):
+        lengths.append(max(1, len(choice.strip())) if metric == "acc_norm" else 1)
+        values.append(float(response[0][0]) / lengths[-1])
+    best = sorted(values, reverse=True)
+    return num_choices > 1 and best[0] - best[1] < ROUNDING / min(lengths)
 
 
 def _sample(label: str, sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from runtime.evaluation.harness import GenerationError, LlamaHarness
 from runtime.evaluation.loaded_tasks import FEWSHOT_SEED, LoadedTasks
 from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.registry import CHOICES, DEFINITIONS
-from runtime.evaluation.run_tasks import TaskRun, _scores, run_tasks
+from runtime.evaluation.run_tasks import TaskRun, _is_close, _scores, run_tasks
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec, task_of, tasks_of
 from runtime.evaluation.task_score import suspicion
 from runtime.evaluation.tasks import (
@@ -78,6 +78,18 @@ def test_a_score_is_the_mean_over_its_samples_and_limit_takes_the_first_rows(fil
     (items,) = run.items
     assert (items.values, items.stderr) == (tuple(values), score.stderr)
     assert items.items[-1] == "boolq_0shot/4" and items.groups == (0, 1, 2, 3, 4)
+
+
+def test_choices_within_rounding_are_counted():
+    def item(*values: float) -> dict[str, Any]:
+        arguments = [("Q:", f" {'x' * (1 + index)}") for index in range(len(values))]
+        return {"arguments": arguments, "resps": [[(value, False)] for value in values], "metrics": ["acc"]}
+
+    assert _is_close(item(-3.0, -1.0, -1.0005), "acc") and not _is_close(item(-3.0, -1.0, -1.002), "acc")
+    assert _is_close(item(-1.0, -2.0005), "acc_norm") and not _is_close(item(-1.0, -2.0005), "acc")
+    doubled = item(-3.0, -1.0, -1.0, -1.0)
+    assert not _is_close({**doubled, "metrics": ["acc", "acc_mutual_info"]}, "acc")
+    assert not _is_close(item(-1.0), "acc")
 
 
 def test_the_first_five_scored_rows_are_samples(files, make_harness):
