@@ -22,9 +22,9 @@ from benchmarks.laptop_model import NUM_SOURCES, LaptopStep, laptop_mesh
 from benchmarks.verdict import conclude
 from pipelines.eight_b_sources import eight_b_sources
 from pipelines.scales import EIGHT_B, LAPTOP, Scale
-from runtime.evaluation.held_out import Windows
 from runtime.evaluation.token_predictions import Predictor, Sample, build_prediction_step, write_predictions
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
+from runtime.evaluation.windows import Windows
 from runtime.model.config import LLAMA2_ROPE
 from runtime.training.eval_step import build_eval_step
 from runtime.training.train_step import Hyperparameters

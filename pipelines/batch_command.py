@@ -112,10 +112,10 @@ def _phase_and_step(word: str) -> tuple[str, int]:
 
 def _predicted(batch: TrainedBatch, places: Sequence[int]) -> "pa.Table":
     """Return the predictions of each token of these rows, row after row, by the weights before the step."""
-    from runtime.evaluation.held_out import Windows
     from runtime.evaluation.token_predictions import Predictor, Sample, build_prediction_step
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
+    from runtime.evaluation.windows import Windows
     from runtime.parallel.jax_settings import settle_jax
     from runtime.parallel.mesh import num_batch_parts, whole_mesh
     from runtime.training.run_state import CHECKPOINT

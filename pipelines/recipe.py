@@ -69,11 +69,13 @@ __all__ = [
     "LLAMA2_ROPE", "LLAMA3_ROPE", "Constant", "Cosine", "Cpu", "Cycles", "Ema", "Gpu", "HtmlPages", "JsonLines",
     "Length", "Linear", "LlamaConfig", "MixtureSchedule", "Muon", "ParquetTable", "Rewarm", "Rope", "SkipRule",
     "Step", "TaskSpec", "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "evaluate_every", "export", "main",
-    "phase", "report", "score", "token_caches", "tokenizer", "write_after",
+    "phase", "report", "score", "token_caches", "tokenizer", "validation_tasks", "write_after",
 ]  # fmt: skip
 
 ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_norm": 1.0}
 """Settings of the optimizer that `phase` takes unless it is given others."""
+VALIDATION_ITEMS = 500
+"""Items of each task that a phase measures while it trains."""
 FOLLOW = {train_phase: (ema_eval, sample)}
 """A fork of a phase that is made on the command line is evaluated, and writes texts, as its base does."""
 COMMANDS = (
@@ -228,10 +230,7 @@ def score(
         resources: the machine of each scoring step.
         fields: other fields of `LmEvalConfig`, such as `limit`, the number of first items of each task.
     """
-    suites = [
-        [TaskSpec(entry, num_fewshot)] if isinstance(entry, str) else [entry] if isinstance(entry, TaskSpec) else entry
-        for entry in tasks
-    ]
+    suites = _suites(tasks, num_fewshot)
     name = f"lm_eval/{PurePosixPath(export.name).name}"
     parts = scoring.scoring_parts(name, export, suites, items=items, resources=resources, **fields)
     if len(parts) == 1:
@@ -258,6 +257,35 @@ def write_after(
         config = {"phase": step, "tokenizer": tokenizer, "weights": weights, "prompts": tuple(prompts)}
         found.append(sample(f"sample/{step.name}", SampleConfig(**config | fields), resources=step.resources))
     return found
+
+
+def validation_tasks(
+    tasks: Sequence[str | TaskSpec | Sequence[TaskSpec]],
+    tokenizer: Step[Any],
+    *,
+    num_fewshot: int | None = None,
+    items: Step[Any] | None = None,
+    limit: int | None = VALIDATION_ITEMS,
+    name: str = "gold_answers",
+) -> tuple[Step[Any], ...]:
+    """Return the right answers of tasks with choices, as a phase measures them: `phase(validation_tasks=...)`.
+
+    Args:
+        tasks: as those of `score`.
+        tokenizer: that of the phase.
+        num_fewshot: worked examples in each prompt of a task that is given by its name.
+        items: step with the items of tasks without their own rows.
+        limit: number of items of each task, from the first; None takes all.
+        name: name of the steps.
+    """
+    return scoring.answer_steps(name, _suites(tasks, num_fewshot), tokenizer, items=items, limit=limit)
+
+
+def _suites(tasks: Sequence[str | TaskSpec | Sequence[TaskSpec]], num_fewshot: int | None) -> list[Sequence[TaskSpec]]:
+    return [
+        [TaskSpec(entry, num_fewshot)] if isinstance(entry, str) else [entry] if isinstance(entry, TaskSpec) else entry
+        for entry in tasks
+    ]
 
 
 def report(title: str, results: Iterable[Step[Any]], *, command: str = "python RECIPE.py") -> Step[Any]:

@@ -18,9 +18,11 @@ from pipelines.phases import fork_names, legs_in, main_line_of, phases_in
 from pipelines.saved_curves import SavedState, newest_saved, read_newest
 from runtime.cost.chips import GENERATIONS, GPUS
 from runtime.optim.ema import HOT
-from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MFU, RATE, SPEED, Line
+from runtime.report.curve_plots import ANSWERS, BITS, GRADIENT, LOSS, MFU, RATE, SPEED, Line
 from runtime.report.panel import MAIN_LINE
+from runtime.tracking.curves import answers_in
 from runtime.tracking.events import VALIDATION, is_part_of_first_host
+from steps.gold_answers import GoldAnswersConfig
 from steps.machine_checks import devices_on
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_timeline import RunPhase
@@ -37,6 +39,8 @@ class LoggedPhase:
         self.name, self.is_main = step.name, is_main
         self._store, self._digest, self._config, self._leg = store, step.digest, step.config, leg
         self._flops_share = _flops_share(step)
+        answers = (each.config_of(GoldAnswersConfig) for each in step.config.validation_tasks)
+        self._tasks = [task.label for config in answers if config is not None for task in config.tasks]
         self._saved: SavedState | None = None
         self._table: dict[str, np.ndarray] = {name: np.array([]) for name in ("consumed_tokens", *FROM_TABLE.values())}
         self._parts: dict[str, tuple[int, list[dict[str, Any]]]] = {}
@@ -87,7 +91,17 @@ class LoggedPhase:
             measured = [(e["consumed_tokens"], e["mean_bits_per_byte"].get(which)) for e in validations]
             name = self.name if which == HOT else f"{self.name}, {which} weights"
             found.append(self._line(BITS, *_rows(measured), name=name))
-        return found
+        return [*found, *self._answer_lines(validations)]
+
+    def _answer_lines(self, validations: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+        """Yield a line for each task of the validations, with the weights' bits per byte of its right answers."""
+        found: dict[str, list[tuple[float, float | None]]] = {task: [] for task in self._tasks}
+        for event in validations:
+            for which, task, value in answers_in(event, validations):
+                if which == HOT:
+                    found.setdefault(task, []).append((event["consumed_tokens"], value))
+        for task, measured in found.items():
+            yield Line(ANSWERS, f"{self.name}, {task}", task, *_rows(measured))
 
     def tokens_at(self, step: int) -> float:
         """Return the tokens of the run after a training step."""

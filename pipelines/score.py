@@ -7,10 +7,11 @@ Several models are also compared item by item. Scores are steps: made once, resu
 """
 
 import argparse
+import dataclasses
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,6 +22,7 @@ from pipelines import recipe
 from pipelines.machines import MACHINES, resources_named
 from pipelines.score_table import print_table, read_published
 from pipelines.scoring import add_argument, generated_code
+from runtime.evaluation.definitions import names_in, read_definition
 from runtime.evaluation.suites import TaskSpec
 from steps.download import DownloadConfig, download
 from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
@@ -36,12 +38,14 @@ def build(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
     if arguments.against is not None:
         read_published(arguments.against)  # before anything runs
     items = None if arguments.items is None else _own_items(arguments.items)
+    own = {} if arguments.include_path is None else names_in(Path(arguments.include_path))
+    tasks = [_with_own(task_named(word), own, arguments.items) for word in arguments.tasks.split(",")]
     names = _names(arguments.model)
     with generated_code(arguments.run_generated_code):
         return [
             recipe.score(
                 download(f"download/{name}", DownloadConfig(fetch=_fetch(model))),
-                [task_named(word) for word in arguments.tasks.split(",")],
+                tasks,
                 items=items,
                 resources=None if arguments.on is None else resources_named(arguments.on),
                 limit=arguments.limit,
@@ -57,6 +61,17 @@ def task_named(word: str) -> TaskSpec:
     if colon and not shots.isdecimal():
         raise UserError(f"--tasks {word}: {shots!r} is no number of worked examples; write TASK or TASK:5.")
     return TaskSpec(task, int(shots) if colon else None)
+
+
+def _with_own(spec: TaskSpec, own: Mapping[str, Path], items: str | None) -> TaskSpec:
+    """Return the spec of a task, with definition and rows if it is among a user's own."""
+    if spec.task not in own:
+        return spec
+    if items is None:
+        raise UserError(f"--tasks {spec.task}: a task of --include-path needs its rows: --items DIR with TASK.jsonl.")
+    path = own[spec.task]
+    rows = "*" if "group" in read_definition(path) else spec.task
+    return dataclasses.replace(spec, task=str(path), items=f"{items.rstrip('/')}/{rows}.jsonl")
 
 
 def _fetch(model: str) -> Fetch:
@@ -111,6 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tasks", metavar="TASK[:SHOTS],...", help="tasks of lm-eval, such as piqa,arc_easy:25")
     add("--limit", type=int, metavar="N", help="only the first N items of each task")
     add("--items", metavar="DIR", help="items of your own, one TASK.jsonl a task, in place of the evaluation package")
+    add("--include-path", metavar="DIR", help="tasks of your own: YAML files of lm-eval, with their rows in --items")
     add("--against", metavar="FILE.json", help="published scores to compare with (docs/reference/evaluation.md)")
     add("--compute-dtype", choices=("float32", "bfloat16"), default="float32", help="of the model (default float32)")
     add("--on", metavar="MACHINE", help=f"machine of each score: {MACHINES}")

@@ -17,7 +17,7 @@ from marin_dag.store.store import Store
 from pipelines.output import aligned
 from runtime.evaluation.item_scores import ITEM_SCORES, ItemScores, read_item_scores
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
-from runtime.evaluation.uncertainty import Difference, is_noise, minimum_detectable_difference
+from runtime.evaluation.uncertainty import Difference, is_noise, mean_difference, minimum_detectable_difference
 from steps.lm_eval import LmEvalResult, lm_eval
 
 
@@ -93,22 +93,38 @@ def scores_table(models: Sequence[Scored], published: Sequence[Published] = ()) 
         for score in model.result.scores:
             if score.warning is not None:
                 yield f"{model.name}, {score.task}, {score.metric}: {score.warning}"
+            if score.num_close:
+                close = f"{score.num_close:,} of {score.num_items:,} choices are within rounding"
+                yield f"{model.name}, {score.task}, {score.metric}: {close}; another device may change them"
 
 
 def differences(first: Scored, second: Scored) -> Iterator[str]:
-    """Yield each task's paired difference of two models in its leading metric, and the least detectable difference."""
+    """Yield the paired difference of two models in the leading metric of each task, and over all tasks.
+
+    Beside each is the least difference that the items can detect.
+    """
+    found: list[tuple[TaskScore, Difference]] = []
     rows = [["task", "metric", f"{first.name} − {second.name}", "±", "least detectable", "verdict"]]
     for score in leading_of_each_task(first.result.scores):
         key = (score.task, score.num_fewshot, score.metric)
         mine, other = first.items.get(key), second.items.get(key)
-        found = None if mine is None or other is None else mine.minus(other)
-        if found is not None and found.stderr is not None:
-            least = f"{minimum_detectable_difference(found.stderr):.4f}"
-            figures = [f"{found.value:+.4f}", f"{found.stderr:.4f}", least]
-            rows.append([score.task, score.metric, *figures, _verdict(found, first.name, second.name)])
-    if rows[1:]:
+        difference = None if mine is None or other is None else mine.minus(other)
+        if difference is not None and difference.stderr is not None:
+            found.append((score, difference))
+    rows += [[score.task, score.metric, *_figures(each, first.name, second.name)] for score, each in found]
+    if len(found) > 1:
+        every = mean_difference([(score.task, each) for score, each in found])
+        rows.append(["all tasks", "mean", *_figures(every, first.name, second.name)])
+    if found:
         yield f"{first.name} beside {second.name} on the same items, at 5 % significance (80 % power):"
         yield from aligned(rows, left=(0, 1, 5))
+
+
+def _figures(difference: Difference, first: str, second: str) -> list[str]:
+    assert difference.stderr is not None
+    least = minimum_detectable_difference(difference.stderr)
+    figures = [f"{difference.value:+.4f}", f"{difference.stderr:.4f}", f"{least:.4f}"]
+    return [*figures, _verdict(difference, first, second)]
 
 
 def _verdict(difference: Difference, first: str, second: str) -> str:

@@ -1,9 +1,9 @@
-"""Steps that score an export: one for each suite, and one for each task outside a suite or with its own rows."""
+"""Steps for tasks of lm-eval: one for each suite, and one for each task outside a suite or with its own rows."""
 
 import argparse
 import contextlib
 import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,10 +12,11 @@ from marin_dag.graph.step import Step
 from pipelines.sources import WHEELS, evaluation_items_step
 from runtime.evaluation.definitions import files_of
 from runtime.evaluation.instructions import checks_instructions
-from runtime.evaluation.suites import TaskSpec, task_of
+from runtime.evaluation.suites import TaskSpec, tasks_of
 from runtime.evaluation.task import Task
 from steps.download import DownloadConfig, DownloadResult, download
 from steps.fetch import Fetch, files_in
+from steps.gold_answers import GoldAnswersConfig, GoldAnswersResult, gold_answers
 from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
 
 _RUN_GENERATED_CODE = contextvars.ContextVar("run_generated_code", default=False)
@@ -57,28 +58,49 @@ def scoring_parts(
         fields: other fields of `LmEvalConfig`.
     """
     fields = {"run_generated_code": _RUN_GENERATED_CODE.get(), **fields}
-    configs: dict[str, LmEvalConfig] = {}
-    for suite in suites:
-        shared = tuple(task_of(spec) for spec in suite if spec.items is None)
-        if shared:
-            label = shared[0].label if len(shared) == 1 else f"{shared[0].label}-and-{len(shared) - 1}"
-            part = _free(label, configs)
-            packages = _sentence_model(f"{PurePosixPath(name).name}/{part}", *shared)
-            shared_items = evaluation_items_step() if items is None else items
-            configs[part] = LmEvalConfig(export=export, items=shared_items, tasks=shared, **packages, **fields)
-        for spec in (spec for spec in suite if spec.items is not None):
-            task = task_of(spec)
-            part = _free(task.label, configs)
-            place = f"{PurePosixPath(name).name}/{part}"
-            rows = _own_inputs(place, spec) | _sentence_model(place, task)
-            configs[part] = LmEvalConfig(export=export, tasks=(task,), **rows, **fields)
+    inputs = _task_inputs(PurePosixPath(name).name, suites, items)
+    configs = {part: LmEvalConfig(export=export, **of_part, **fields) for part, of_part in inputs.items()}
     return {
         part: lm_eval(name if len(configs) == 1 else f"{name}/{part}", config, resources=resources)
         for part, config in configs.items()
     }
 
 
-def _free(label: str, taken: dict[str, LmEvalConfig]) -> str:
+def answer_steps(
+    name: str, suites: Sequence[Sequence[TaskSpec]], tokenizer: Step[Any], *, items: Step[Any] | None, limit: int | None
+) -> tuple[Step[GoldAnswersResult], ...]:
+    """Return the steps with the right answers of tasks; they are divided as the steps of `scoring_parts`."""
+    inputs = _task_inputs(name, suites, items)
+    return tuple(
+        gold_answers(
+            name if len(inputs) == 1 else f"{name}/{part}", GoldAnswersConfig(tokenizer=tokenizer, limit=limit, **each)
+        )
+        for part, each in inputs.items()
+    )
+
+
+def _task_inputs(name: str, suites: Sequence[Sequence[TaskSpec]], items: Step[Any] | None) -> dict[str, dict[str, Any]]:
+    """Return the fields of `TaskInputs` by part; `name` begins the names of downloads."""
+    parts: dict[str, dict[str, Any]] = {}
+    for suite in suites:
+        shared = tuple(task for spec in suite if spec.items is None for task in tasks_of(spec))
+        if shared:
+            part = _free(_label(shared), parts)
+            shared_items = evaluation_items_step() if items is None else items
+            parts[part] = {"items": shared_items, "tasks": shared, **_sentence_model(f"{name}/{part}", *shared)}
+        for spec in (spec for spec in suite if spec.items is not None):
+            tasks = tasks_of(spec)
+            part = _free(_label(tasks), parts)
+            place = f"{name}/{part}"
+            parts[part] = {"tasks": tasks, **_own_inputs(place, spec), **_sentence_model(place, *tasks)}
+    return parts
+
+
+def _label(tasks: Sequence[Task]) -> str:
+    return tasks[0].label if len(tasks) == 1 else f"{tasks[0].label}-and-{len(tasks) - 1}"
+
+
+def _free(label: str, taken: Collection[str]) -> str:
     """Return a name that no other part has."""
     number, found = 1, label
     while found in taken:

@@ -135,7 +135,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         attention_kernel=config.attention_kernel,
         loss_kernel=config.loss_kernel,
     )
-    texts, kernels, predictor = open_held_out(
+    texts, _, kernels, predictor = open_held_out(
         config.caches,
         context,
         mesh,

@@ -1,6 +1,7 @@
 """Held-out text of token caches, opened for the steps that score weights on it."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,9 +34,10 @@ class EvaluationProgram:
 
 
 class OpenedText(NamedTuple):
-    """The windows of this host, the kernels of the program that scores them, and the sample of the heat map."""
+    """This host's windows of text and answers, the kernels of the program that scores them, the heat map's sample."""
 
     texts: "HeldOut"
+    answers: "HeldOut | None"
     kernels: "KernelChoice"
     predictor: "Predictor | None"
 
@@ -48,20 +50,24 @@ def open_held_out(
     *,
     max_tokens_per_domain: int,
     sampled_windows_per_domain: int,
+    answers: Mapping[str, str] | None = None,
 ) -> OpenedText:
     """Open the windows of this host with the compiled program, and log its kernels.
 
     Args:
         caches: domain -> tokenized source, none of them still growing.
+        answers: task -> file of its right answers.
         sampled_windows_per_domain: windows whose tokens' predictions are kept; with 0 there is no predictor.
 
     Raises:
         BitsPerByteError: a domain has no held-out text.
         RuntimeError: the loss kernel gives wrong numbers on the devices of `mesh`.
     """
+    from runtime.evaluation.gold_answers import answer_source
     from runtime.evaluation.held_out import HeldOut
     from runtime.evaluation.token_predictions import Predictor, build_prediction_step, sample_windows
     from runtime.evaluation.window_batch import window_batch
+    from runtime.evaluation.windows import text_source
     from runtime.parallel.hosts import host_rows
     from runtime.parallel.mesh import num_batch_parts
     from runtime.training.eval_step import build_eval_step
@@ -78,14 +84,17 @@ def open_held_out(
     )
     paths = {domain: cache.join(cache.result.validation) for domain, cache in caches.items()}
     rows = None if context.host.num_hosts == 1 else host_rows(mesh, num_windows)
-    texts = HeldOut.open(
-        paths,
-        eval_step,
-        sequence_length=program.sequence_length,
-        max_tokens_per_domain=max_tokens_per_domain,
-        windows_per_batch=num_windows,
-        rows=rows,
+    length = program.sequence_length
+    open_windows = functools.partial(
+        HeldOut.open, eval_step=eval_step, sequence_length=length, windows_per_batch=num_windows, rows=rows
     )
+    texts = open_windows(
+        {
+            name: text_source(path, sequence_length=length, max_tokens=max_tokens_per_domain)
+            for name, path in paths.items()
+        }
+    )
+    of_answers = {task: answer_source(path, sequence_length=length) for task, path in (answers or {}).items()}
     predictor = None
     if sampled_windows_per_domain:
         predict = build_prediction_step(
@@ -99,7 +108,7 @@ def open_held_out(
         "held-out text: %s of %s, batches for each set of weights: %d",
         *(counted(texts.num_windows, "window"), counted(len(caches), "domain"), texts.num_batches),
     )
-    return OpenedText(texts, kernels, predictor)
+    return OpenedText(texts, open_windows(of_answers) if of_answers else None, kernels, predictor)
 
 
 def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh", num_windows: int) -> "KernelChoice":

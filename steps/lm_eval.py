@@ -5,28 +5,24 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from marin_dag.errors import RefusedConfigError, UserError
+from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.step import Input, Runtime, StepContext, step
-from runtime.evaluation.registry import is_packaged
-from runtime.evaluation.task import Task
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import HOT, Ema
 from steps.download import DownloadResult
-from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult
 from steps.hf_export import HfExportConfig, HfExportResult
 from steps.machine_checks import refuse_several_hosts
 from steps.phase_checks import imported_by
 from steps.phase_config import TrainPhaseConfig
+from steps.task_inputs import TaskInputs, check_items, task_files
 
 if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
     from runtime.evaluation.item_scores import ItemScores
-    from runtime.evaluation.tasks import TaskFiles
     from runtime.interop.huggingface import ImportedModel
     from runtime.training.watchdog import Watchdog
 
@@ -35,23 +31,11 @@ ATTENTION = "chunked"
 WHY_ATTENTION = "blocks of queries, for continuations that share a context; new tokens attend to a cache"
 
 
-class LmEvalConfig(BaseModel, frozen=True, extra="forbid"):
-    """The export, the tasks, and their items: from a step, or from the user's own files."""
+class LmEvalConfig(TaskInputs, frozen=True, extra="forbid"):
+    """The export, and the tasks."""
 
     export: Input[HfExportResult | DownloadResult]
     """An export, or a model that `model_in(folder)` or `HuggingFaceModel` fetches."""
-    items: Input[EvaluationItemsResult] | None = None
-    own_items: Input[DownloadResult] | None = None
-    """A .jsonl or .parquet file for each definition, with the name of its task; a single file may have any name."""
-    own_fewshot_items: Input[DownloadResult] | None = None
-    """Rows for worked examples, in files with the same names."""
-    own_definitions: Input[DownloadResult] | None = None
-    """The YAML files of own tasks, with the Python modules that they name."""
-    sentence_model: Input[DownloadResult] | None = None
-    """The package that splits text into sentences, for IFEval."""
-    tasks: tuple[Task, ...] = Field(min_length=1)
-    limit: int | None = Field(ge=2)
-    """Number of items of each task, from the first; None scores all."""
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
     tokens_per_batch: Runtime[int] = 4_096
     run_generated_code: Runtime[bool] = False
@@ -79,19 +63,8 @@ def check_tasks(config: LmEvalConfig) -> None:
     Raises:
         ValueError: a task is there twice, may generate more than the model's context, or has no items.
     """
-    labels = [task.label for task in config.tasks]
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise ValueError(f"tasks: {', '.join(twice)} listed twice; remove one.")
-    if (config.items is None) == (config.own_items is None):
-        raise ValueError("items: set either items or own_items.")
+    check_items(config)
     _check_context(config)
-    if config.items is None or config.items.config_of(EvaluationItemsConfig) is None:  # the user's own items
-        return
-    if lacking := sorted(task.name for task in config.tasks if not any(map(is_packaged, _names(task)))):
-        raise ValueError(
-            f"tasks: the evaluation package of {config.items.name!r} has no items of {', '.join(lacking)}; remove "
-            "them, name their rows with TaskSpec(..., items=FILE), or use a step that makes them as `items`."
-        )
 
 
 def check_generated_code(config: LmEvalConfig) -> None:
@@ -102,10 +75,6 @@ def check_generated_code(config: LmEvalConfig) -> None:
             "command with --run-generated-code.",
             {"run_generated_code": "true"},
         )
-
-
-def _names(task: Task) -> list[str]:
-    return [definition.name for definition in task.definitions]
 
 
 def _check_context(config: LmEvalConfig) -> None:
@@ -150,7 +119,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         run = run_tasks(
             functools.partial(_harness, config, context, model, watchdog),
             config.tasks,
-            _files(config),
+            task_files(config),
             limit=config.limit,
             run_generated_code=config.run_generated_code,
         )
@@ -203,46 +172,6 @@ def _harness(
         answers=Answers(f"{context.work_path}/answers", context.attempt),
         on_progress=lambda done, total: context.progress(done, total, "requests"),
     )
-
-
-def _files(config: LmEvalConfig) -> "TaskFiles":
-    """Return the paths of the rows and of own definitions."""
-    from runtime.evaluation.tasks import TaskFiles
-
-    package = config.sentence_model
-    sentence_model = None if package is None else package.join(package.result.files[0].path)
-    if config.own_items is None:
-        assert config.items is not None  # as `check_tasks` has it
-        items = config.items.result
-        return TaskFiles(
-            scored={name: config.items.join(path) for name, path in items.files.items()},
-            fewshot={name: config.items.join(path) for name, path in items.fewshot_files.items()},
-            sentence_model=sentence_model,
-        )
-    names = [definition.items for task in config.tasks for definition in task.definitions]
-    own = config.own_definitions
-    return TaskFiles(
-        scored=_own_files("own_items", config.own_items, names),
-        fewshot=_own_files("own_fewshot_items", config.own_fewshot_items, names),
-        definitions={} if own is None else {file.name: own.join(file.path) for file in own.result.files},
-        sentence_model=sentence_model,
-    )
-
-
-def _own_files(field: str, items: Input[DownloadResult] | None, names: list[str]) -> dict[str, str]:
-    """Return the file of each task; raise UserError if a task has none."""
-    if items is None:
-        return {}
-    files = items.result.files
-    if len(files) == len(names) == 1:
-        return {names[0]: items.join(files[0].path)}
-    found = {PurePosixPath(file.name).stem: items.join(file.path) for file in files}
-    if missing := [name for name in names if name not in found]:
-        raise UserError(
-            f"{field}: {items.name} has no file of {', '.join(missing)}, only {sorted(found)}; name each file as its "
-            "task, such as TASK.jsonl."
-        )
-    return {name: found[name] for name in names}
 
 
 def write_files(

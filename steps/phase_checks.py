@@ -15,6 +15,7 @@ from runtime.data.consumption import no_cache
 from runtime.optim.ema import average_named
 from runtime.optim.optimizer import chosen
 from runtime.training.restore import RESTORES_OPTIMIZER, RESTORES_POSITION
+from steps.gold_answers import GoldAnswersConfig
 from steps.hf_import import HfImportConfig
 from steps.phase_config import COMPARED_FIELDS, TrainPhaseConfig
 from steps.phase_timeline import UnacknowledgedError, check_acknowledged
@@ -56,7 +57,8 @@ def check_config(config: TrainPhaseConfig) -> None:
             {"validation_tokens_per_source": str(config.sequence_length)},
         )
     before = None if config.start is None else config.start.config_of(type(config))
-    check_one_tokenizer(tokenizers_of_phase("start", config.start, before) | tokenizers_of(config.caches))
+    tokenizers = tokenizers_of_phase("start", config.start, before) | tokenizers_of(config.caches)
+    check_one_tokenizer(tokenizers | _check_validation_tasks(config))
     _check_vocabularies(config)
     old, new = (before or config).sequence_length, config.sequence_length
     if old != new and config.restore in RESTORES_POSITION:
@@ -72,6 +74,21 @@ def check_config(config: TrainPhaseConfig) -> None:
     imported = imported_by(config.start)
     if imported is not None:
         _check_import(imported, config)
+
+
+def _check_validation_tasks(config: TrainPhaseConfig) -> Tokenizers:
+    """Return the tokenizers of the tasks; raise ValueError where a task is measured twice, or none ever is."""
+    if config.validation_tasks and not config.validate_every_steps:
+        raise ValueError(
+            "validation_tasks is set, and validate_every_steps is 0, which measures nothing; set that to a number of "
+            "training steps."
+        )
+    known = {each.name: each.config_of(GoldAnswersConfig) for each in config.validation_tasks}
+    configs = {name: found for name, found in known.items() if found is not None}
+    labels = [task.label for found in configs.values() for task in found.tasks]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ValueError(f"validation_tasks: {', '.join(twice)} listed twice; remove one.")
+    return {f"validation_tasks {name!r}": found.tokenizer for name, found in configs.items()}
 
 
 def imported_by(start: Input[Any] | None) -> HfImportConfig | None:

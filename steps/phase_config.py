@@ -19,6 +19,7 @@ from runtime.optim.optimizer import ChosenOptimizer
 from runtime.optim.schedule import Schedule, WsdS, placed
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.restore import Restore
+from steps.gold_answers import GoldAnswersResult
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 
@@ -135,6 +136,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     They are in the event log and change nothing of the run."""
     validation_tokens_per_source: Runtime[int] = Field(default=2**17, ge=1)
     """Tokens of held-out text from each cache, spread evenly."""
+    validation_tasks: Runtime[tuple[Input[GoldAnswersResult], ...]] = ()
+    """Tasks whose right answers are measured, in bits per byte, together with the held-out text."""
     sampled_windows_per_source: Runtime[int] = Field(default=2, ge=0)
     """Windows of held-out text from each cache whose tokens' predictions are kept at each validation, for `heat-map`; 0
     keeps none."""

@@ -1,4 +1,4 @@
-"""Phase validation: measurements on the held-out text of a phase's own sources while it trains."""
+"""Phase validation: measurements on held-out text of a phase's own sources, and on tasks, while it trains."""
 
 from jax.sharding import Mesh
 
@@ -9,6 +9,7 @@ from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.tracking.events import EventLog
 from runtime.training.observer import Observer
 from steps.held_out import EvaluationProgram, open_held_out
+from steps.phase_checks import check_vocabulary
 from steps.phase_config import TrainPhaseConfig
 
 
@@ -40,6 +41,8 @@ def validation_of(
             f"{wanted:,}",
             ", ".join(few),
         )
+    for tasks in config.validation_tasks:
+        check_vocabulary(tasks.name, tasks.result.vocab_size, config.model.vocab_size)
     program = EvaluationProgram(
         model=config.model,
         rope=config.rope,
@@ -49,19 +52,25 @@ def validation_of(
         attention_kernel=config.attention_kernel,
         loss_kernel=config.loss_kernel,
     )
-    texts, kernels, predictor = open_held_out(
+    texts, answers, kernels, predictor = open_held_out(
         whole,
         context,
         mesh,
         program,
         max_tokens_per_domain=wanted,
         sampled_windows_per_domain=config.sampled_windows_per_source,
+        answers={task: each.join(file) for each in config.validation_tasks for task, file in each.result.files.items()},
     )
     events.write(
         "held_out", kernels=kernels._asdict(), num_windows=texts.num_windows, windows_per_batch=texts.windows_per_batch
     )
     return HeldOutValidation(
         held_out=texts,
+        max_tokens_per_domain=wanted,
+        answers=answers,
+        num_answers={
+            task: number for each in config.validation_tasks for task, number in each.result.num_answers.items()
+        },
         every_steps=config.validate_every_steps,
         begin_step=config.begin_step,
         until_step=config.until_step,

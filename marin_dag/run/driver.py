@@ -278,6 +278,7 @@ class Run:
             notice_seconds=self._notice_seconds,
             wanted_milestones=on_the_way,
             old_requests=self._requests.old,
+            is_in_background=step.background is not None,
             is_forced=is_rerun,
         )
 

@@ -34,6 +34,7 @@ class Task:
     notice_seconds: float | None = None
     """Seconds between the scheduler's signal and its kill; None if unknown."""
     wanted_milestones: tuple[int, ...] = ()
+    is_in_background: bool = False
     is_forced: bool = False
     """Whether the step is committed already and runs again only to compare its files."""
     old_requests: frozenset[str] = frozenset()

@@ -45,22 +45,17 @@ NOTHING_READ = BitsPerByte(0.0, 0, 0)
 def sums_of_window(
     losses: Float32[np.ndarray, "position"],
     has_target: Bool[np.ndarray, "position"],
-    tokens: Int32[np.ndarray, "position"],
-    segment_ids: Int32[np.ndarray, "position"],
-    token_bytes: Int32[np.ndarray, "vocab_size"],
+    text_bytes: Int32[np.ndarray, "position"],
 ) -> BitsPerByte:
     """Return the sums of one window, with losses added in float64.
 
     Args:
         losses: loss of the token after each position, in nats.
         has_target: whether the next token belongs to the same document.
-        tokens: token ids of the window.
-        segment_ids: ids of its documents; `PADDING_SEGMENT` after the end of the text.
-        token_bytes: bytes of text of each token id.
+        text_bytes: bytes of text of the token after each position; 0 where it does not count.
     """
-    text_bytes = token_bytes[np.roll(tokens, -1)]
     # Select, do not multiply: padding may hold anything.
-    is_counted = has_target & (segment_ids != PADDING_SEGMENT) & (text_bytes > 0)
+    is_counted = has_target & (text_bytes > 0)
     return BitsPerByte(
         bits=float(losses[is_counted].sum(dtype=np.float64)) / math.log(2),
         num_bytes=int(text_bytes[is_counted].sum(dtype=np.int64)),

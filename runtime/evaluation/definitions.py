@@ -2,17 +2,25 @@
 
 import functools
 import importlib.metadata
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from runtime.evaluation.registry import DEFINITIONS, GROUPS
+
 DEFAULT_MAX_NEW_TOKENS = 256
 """lm-eval's default for definitions without a number."""
 MAX_NEW_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 GENERATED = "generate_until"
+_WITHOUT_EFFECT = frozenset({
+    "task_alias", "tag", "metadata", "weight_by_size", "dataset_path", "dataset_name", "dataset_kwargs",
+    "training_split", "validation_split", "test_split", "fewshot_split",
+})  # fmt: skip
+"""Settings of a group's entry that concern printed tables, or rows that are read from elsewhere here."""
 
 
 class DefinitionError(ValueError):
@@ -90,7 +98,8 @@ def files_of(path: Path) -> list[Path]:
         DefinitionError: a file is missing, is no definition, or lies outside the definition's folder.
     """
     found: list[Path] = []
-    for yaml_name in {path.name: None, **dict.fromkeys(find_leaves(path.parent, path.name).values())}:
+    entries = read_group(path.parent, path.name) if "group" in read_definition(path) else []
+    for yaml_name in {path.name: None, **{place: None for each in entries for place, _ in each.leaves.values()}}:
         _read(path.parent / yaml_name, (), found)
     root = path.parent.resolve()
     for file in found:
@@ -134,15 +143,25 @@ def _functions(value: Any) -> Iterator[str]:
                 yield from _functions(item)
 
 
-def read_facts(path: Path) -> Facts:
-    """Return the facts of a definition.
+def modules_of(path: Path) -> list[Path]:
+    """Return the Python modules whose functions a definition names."""
+    files: list[Path] = []
+    _read(path, (), files)
+    return [file for file in dict.fromkeys(files) if file.suffix == ".py"]
+
+
+def read_facts(path: Path, settings: str = "") -> Facts:
+    """Return the facts of a definition with the settings of its group.
 
     Raises:
         DefinitionError: the task is a Python class.
     """
-    read = read_definition(path)
+    read = read_definition(path) | (json.loads(settings) if settings else {})
     if "class" in read:
-        raise DefinitionError(f"{path}: the task is a Python class, which reads rows of its own. Use a task in YAML.")
+        raise DefinitionError(
+            f"{path}: the task is a Python class, which downloads rows of its own. Write a task in YAML over the same "
+            "rows, and give it with them: TaskSpec('TASK.yaml', items='ROWS.jsonl')."
+        )
     choices = read.get("doc_to_choice")
     samples = (read.get("fewshot_config") or {}).get("samples")
     output_type = read.get("output_type") or GENERATED
@@ -159,28 +178,70 @@ def read_facts(path: Path) -> Facts:
     )
 
 
-def find_leaves(root: Path, yaml_name: str) -> dict[str, str]:
-    """Return the tasks of a group below `root`, or the task itself, with the paths of their definitions.
+def names_in(folder: Path) -> dict[str, Path]:
+    """Return the tasks and groups that the YAML files below a folder define.
 
     Raises:
-        DefinitionError: a task has no definition, or the group's file has settings for it.
+        DefinitionError: there are none, or a file cannot be read.
     """
-    read = read_definition(root / yaml_name)
-    if "group" not in read:
-        return {str(read.get("task")): yaml_name}
-    folder = (root / yaml_name).parent
-    known = {str(each.get("task")): path for path in sorted(folder.rglob("*.yaml")) if (each := read_definition(path))}
-    names = list(_leaf_names(read))
-    if missing := [name for name in names if name not in known]:
-        raise DefinitionError(f"{root / yaml_name}: {folder} has no definition of {missing}; add it.")
-    return {name: str(known[name].relative_to(root)) for name in names}
+    found = {file: read_definition(file) for file in sorted(folder.rglob("*.yaml"))}
+    if not found:
+        raise DefinitionError(f"{folder}: has no .yaml files; give the folder of the task definitions.")
+    return {str(each.get("group") or each.get("task")): file for file, each in found.items()}
 
 
-def _leaf_names(read: Mapping[str, Any]) -> Iterator[str]:
-    for entry in read["task"]:
-        if isinstance(entry, str):
-            yield entry
-        elif isinstance(entry.get("task"), list):
-            yield from _leaf_names(entry)
-        else:
-            raise DefinitionError(f"group {read['group']!r}: {entry} has settings; move them to the file of that task.")
+class Entry(NamedTuple):
+    """A task of a group, or a group inside it."""
+
+    name: str
+    num_fewshot: int | None
+    """Worked examples that the group sets; None leaves them to the definition."""
+    leaves: dict[str, tuple[str, str]]
+    """Task -> path of its definition below the root, and further settings of the group as JSON ("" for none)."""
+
+
+def read_group(root: Path, yaml_name: str, above: tuple[str, ...] = ()) -> list[Entry]:
+    """Return the entries of a group's file below `root`.
+
+    Raises:
+        DefinitionError: a task has no definition, or the group has settings that only a task's own file can hold.
+    """
+    path = root / yaml_name
+    if yaml_name in above:
+        raise DefinitionError(f"{path}: the group holds itself; remove it from its tasks.")
+    read = read_definition(path)
+    known = {name: str(file.relative_to(root)) for name, file in names_in(path.parent).items()}
+
+    def leaves_of(name: str, settings: dict[str, Any]) -> dict[str, tuple[str, str]]:
+        base = settings.pop("include", None)
+        text = json.dumps(settings, sort_keys=True) if settings else ""
+        if base is not None:
+            return {name: (str((path.parent / base).relative_to(root)), text)}
+        if name not in known and root == installed():
+            if name in GROUPS or name in DEFINITIONS:
+                return {each: (DEFINITIONS[each], text) for each in GROUPS.get(name, (name,))}
+            known[name] = find_definition(name)
+        if name not in known:
+            raise DefinitionError(f"{path}: {path.parent} has no definition of {name!r}; add it.")
+        if "group" not in read_definition(root / known[name]):
+            return {name: (known[name], text)}
+        inner = read_group(root, known[name], (*above, yaml_name))
+        return {leaf: place for entry in inner for leaf, place in entry.leaves.items()}
+
+    return [_entry(each, path, leaves_of) for each in read["task"]]
+
+
+def _entry(entry: Any, path: Path, leaves_of: Callable[[str, dict[str, Any]], dict[str, tuple[str, str]]]) -> Entry:
+    """Return an entry of a group's list: a name, a name with settings, or a group written out."""
+    if isinstance(entry, str):
+        return Entry(entry, None, leaves_of(entry, {}))
+    given = {name: value for name, value in entry.items() if name not in _WITHOUT_EFFECT}
+    name, num_fewshot = given.pop("task", None), given.pop("num_fewshot", None)
+    if isinstance(name, list):
+        inner = [_entry(each, path, leaves_of) for each in name]
+        leaves = {leaf: place for each in inner for leaf, place in each.leaves.items()}
+        return Entry(str(given.get("group")), num_fewshot, leaves)
+    if not isinstance(name, str) or (functions := list(_functions(given))):
+        what = f"names the functions {functions}" if isinstance(name, str) else "has no `task: NAME`"
+        raise DefinitionError(f"{path}: the entry {entry} {what}; write this task in a file of its own.")
+    return Entry(name, num_fewshot, leaves_of(name, given))

@@ -20,6 +20,7 @@ from runtime.evaluation.answers import Answers, answer_key
 from runtime.evaluation.definitions import DEFAULT_MAX_NEW_TOKENS, MAX_NEW_TOKENS_NAMES
 from runtime.evaluation.generation import Generator, Prompt
 from runtime.evaluation.placed_model import PlacedModel
+from runtime.evaluation.request_tokens import RequestTokens, check_parts
 from runtime.evaluation.sampling import Sampling
 from runtime.evaluation.scoring import TOKENS_PER_BATCH, OnProgress, Scored, Scorer
 from runtime.interop.huggingface import SpecialTokens
@@ -41,7 +42,7 @@ class GenerationRequest(NamedTuple):
     """None takes the likeliest token."""
 
 
-class LlamaHarness(TemplateLM):
+class LlamaHarness(RequestTokens, TemplateLM):
     """Answers the three kinds of request of lm-eval."""
 
     def __init__(
@@ -64,36 +65,15 @@ class LlamaHarness(TemplateLM):
             answers: what an earlier attempt found, and where new answers are kept.
             on_progress: receives how many requests of a kind are done, of how many.
         """
-        super().__init__()
+        TemplateLM.__init__(self)
+        RequestTokens.__init__(self, tokenizer, special_tokens)
         self._answers = Answers() if answers is None else answers
         self._on_progress = on_progress
         self._max_length = model.config.max_position_embeddings
         self._scorer = Scorer(model, tokens_per_batch=tokens_per_batch, answers=self._answers, on_progress=on_progress)
         self._generator = Generator(model)
-        self._tokenizer = tokenizer
-        self._special_tokens = special_tokens
-        prefix = tokenizer.id_to_token(self.prefix_token_id)
-        if prefix is None:
-            raise ValueError(f"tokenizer: no token has the id {self.prefix_token_id}, which begins a text.")
-        self._prefix_text = prefix
         self.num_truncated: collections.Counter[str] = collections.Counter()
         """Requests truncated to the model's context, by task."""
-
-    @property
-    def eot_token_id(self) -> int:
-        return self._special_tokens.eos_token_id
-
-    @property
-    def prefix_token_id(self) -> int:
-        """BOS if the model has one, else EOS: documents follow an EOS in training."""
-        bos = self._special_tokens.bos_token_id
-        return self._special_tokens.eos_token_id if bos is None else bos
-
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Encode with the special tokens of the tokenizer's post-processor, unless the text begins with one."""
-        if add_special_tokens is None:
-            add_special_tokens = not string.startswith(self._prefix_text)
-        return self._tokenizer.encode(string, add_special_tokens=add_special_tokens).ids
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return the natural log-likelihood of each continuation, and whether greedy decoding gives it.
@@ -104,7 +84,7 @@ class LlamaHarness(TemplateLM):
         owners: list[int] = []
         room = self._max_length
         for number, request in enumerate(requests):
-            context, tokens = self._split(*request.args)
+            context, tokens = self.split(*request.args)
             # Counts the first part alone; later parts see as much before them as a window holds.
             self.num_truncated[request.task_name or ""] += len(context) + min(len(tokens), room) > room + 1
             for begin in range(0, max(len(tokens), 1), room):
@@ -208,20 +188,9 @@ class LlamaHarness(TemplateLM):
             )
         return room
 
-    def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        if context:
-            return self._encode_pair(context, continuation)
-        tokens = self.tok_encode(continuation, add_special_tokens=False)
-        if tokens[:1] == [self.prefix_token_id]:
-            return tokens[:1], tokens[1:]
-        return [self.prefix_token_id], tokens
-
     def _fit(self, context: Sequence[int], continuation: Sequence[int], task_name: str | None) -> Scored:
         """Return input and targets, with the context cut from the left to fit."""
-        if not continuation:
-            raise ValueError(f"{task_name}: a continuation has no tokens; the tokenizer merges it into the context.")
-        if not context:
-            raise ValueError(f"{task_name}: a context has no tokens but blanks, which belong to the continuation.")
+        check_parts(context, continuation, task_name)
         tokens = (*context, *continuation)
         return Scored(tokens[-(self._max_length + 1) :][:-1], tuple(continuation))
 

@@ -1,36 +1,22 @@
 """Runs of tasks: lm-eval's definitions and metrics over one model, offline, with scores and a few samples."""
 
-import contextlib
-import logging
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.evaluation.definitions import GENERATED
-from runtime.evaluation.generated_code import local_code_eval
-from runtime.evaluation.instructions import checks_instructions, sentence_model
 from runtime.evaluation.item_scores import ItemScores, item_scores
+from runtime.evaluation.loaded_tasks import LoadedTasks, loaded_tasks
 from runtime.evaluation.task import Task
 from runtime.evaluation.task_score import TaskScore, suspicion
-from runtime.evaluation.tasks import (
-    TaskFiles,
-    check_examples,
-    check_runs_no_code,
-    copy_definitions,
-    fewshot_from,
-    offline,
-    task_manager,
-    write_definitions,
-)
+from runtime.evaluation.tasks import TaskFiles
 
 if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
 
-FEWSHOT_SEED = 1234
-"""Seed of the worked examples; lm-eval's default."""
 SAMPLES_PER_TASK = 5
+ROUNDING = 1e-3
+"""Largest difference of one log-likelihood, in nats, between devices and layouts of batches in float32."""
 UNPARSED = "[invalid]"
 """Answer of lm-eval's filters where they find none."""
 
@@ -59,19 +45,9 @@ def run_tasks(
     Raises:
         GeneratedCodeError: a task runs generated code, and `run_generated_code` is false.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="lm-eval-") as folder,
-        offline(f"{folder}/cache"),
-        _quiet(),
-        sentence_model(files.sentence_model, Path(folder, "nltk"))
-        if any(map(checks_instructions, tasks))
-        else contextlib.nullcontext(),
-    ):
-        import datasets
+    with loaded_tasks(tasks, files, limit=limit, run_generated_code=run_generated_code) as loaded:
         import lm_eval.evaluator
 
-        datasets.disable_progress_bars()
-        loaded = _load(Path(folder), tasks, files, limit=limit, run_generated_code=run_generated_code)
         harness = make_harness()
         for label, task in loaded.by_label.items():
             if task.OUTPUT_TYPE == GENERATED:
@@ -97,57 +73,6 @@ def run_tasks(
         if sample["doc_id"] < SAMPLES_PER_TASK
     ]
     return TaskRun(tuple(scores), tuple(samples), tuple(items))
-
-
-class LoadedTasks(NamedTuple):
-    """lm-eval's tasks, ready to score."""
-
-    labels: Mapping[str, Sequence[str]]
-    """Label of a task -> labels of its definitions."""
-    by_label: Mapping[str, Any]
-    """Label of a definition -> lm-eval's task."""
-    fewshot_from: Mapping[str, Any]
-    """Label of a task -> where its worked examples come from."""
-    manager_output: Any = None
-
-    def is_mean(self, label: str, metric: str) -> bool:
-        """Return whether a metric is a mean over items, as lm-eval computes metrics without a named aggregation."""
-        from lm_eval.api.metrics import mean
-
-        return self.by_label[label].aggregation().get(metric, mean) is mean
-
-    def chooses(self, label: str) -> bool:
-        return bool(self.by_label[label].OUTPUT_TYPE == "multiple_choice")
-
-
-def _load(
-    folder: Path, tasks: Sequence[Task], files: TaskFiles, *, limit: int | None, run_generated_code: bool
-) -> LoadedTasks:
-    definitions, own = folder / "definitions", folder / "own"
-    definitions.mkdir()
-    copy_definitions(files.definitions, own)
-    if not run_generated_code:
-        for task in tasks:
-            check_runs_no_code(task, own)
-    labels = write_definitions(definitions, tasks, files, own, limit=limit)
-    with local_code_eval():
-        loaded = task_manager(definitions).load([label for group in labels.values() for label in group])
-    for label, task in loaded["tasks"].items():
-        check_examples(label, task)
-        task.set_fewshot_seed(seed=FEWSHOT_SEED)
-    return LoadedTasks(labels, loaded["tasks"], {task.label: fewshot_from(task, files, own) for task in tasks}, loaded)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence lm-eval's warnings of intended settings: own rows, default aggregations."""
-    logger = logging.getLogger("lm_eval")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _scores(
@@ -187,6 +112,7 @@ def _scores(
                 fewshot_from=loaded.fewshot_from[task.label],
                 num_truncated=truncated,
                 num_unparsed=num_unparsed,
+                num_close=0 if chance is None else sum(_is_close(sample, metric) for sample in picked),
                 warning=suspicion(
                     value=value,
                     chance=chance,
@@ -222,6 +148,17 @@ def _chance(samples: Sequence[Mapping[str, Any]]) -> float:
         doubled = 2 if "acc_mutual_info" in sample["metrics"] else 1
         shares.append(doubled / len(sample["arguments"]))
     return math.fsum(shares) / len(shares)
+
+
+def _is_close(sample: Mapping[str, Any], metric: str) -> bool:
+    """Return whether the two best choices of an item are closer than what rounding may change."""
+    num_choices = len(sample["arguments"]) // (2 if "acc_mutual_info" in sample["metrics"] else 1)
+    values, lengths = [], []
+    for (_, choice), response in zip(sample["arguments"][:num_choices], sample["resps"][:num_choices], strict=True):
+        lengths.append(max(1, len(choice.strip())) if metric == "acc_norm" else 1)
+        values.append(float(response[0][0]) / lengths[-1])
+    best = sorted(values, reverse=True)
+    return num_choices > 1 and best[0] - best[1] < ROUNDING / min(lengths)
 
 
 def _sample(label: str, sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,19 +1,22 @@
 """Suites: tasks with their numbers of shots, as plain values that a plan can read."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.evaluation.definitions import (
     DefinitionError,
     Facts,
     find_definition,
-    find_leaves,
     installed,
+    modules_of,
     read_definition,
     read_facts,
+    read_group,
 )
 from runtime.evaluation.registry import DEFINITIONS, GROUPS, items_of
 from runtime.evaluation.task import Definition, Task
+from runtime.evaluation.task_packages import install_command, missing_packages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,34 +49,61 @@ class TaskSpec:
         return self.task.endswith((".yaml", ".yml"))
 
 
-def task_of(spec: TaskSpec) -> Task:
-    """Return the task that a recipe names, with its definitions.
+def tasks_of(spec: TaskSpec) -> tuple[Task, ...]:
+    """Return the task that a recipe names, or the entries of a group that sets worked examples for its tasks.
 
     Raises:
         DefinitionError: there is no such definition, or it has fewer worked examples than asked for.
     """
     root = Path(spec.task).parent if spec.is_own else installed()
-    name, definitions = _definitions(spec, root)
-    facts = read_facts(root / definitions[0].yaml)
-    shots = facts.num_fewshot if spec.num_fewshot is None else spec.num_fewshot
-    _check_examples(name, shots, facts)
-    return Task(name, shots, definitions, facts.max_new_tokens, facts.runs_code, spec.is_own)
-
-
-def _definitions(spec: TaskSpec, root: Path) -> tuple[str, tuple[Definition, ...]]:
-    """Return the name of a task or group, and its definitions."""
     if not spec.is_own and (spec.task in GROUPS or spec.task in DEFINITIONS):
         names = GROUPS.get(spec.task, (spec.task,))
-        return spec.task, tuple(Definition(name, DEFINITIONS[name], items_of(name)) for name in names)
+        return (_task(spec, root, spec.task, [Definition(name, DEFINITIONS[name], items_of(name)) for name in names]),)
     yaml = Path(spec.task).name if spec.is_own else find_definition(spec.task)
     read = read_definition(root / yaml)
     group = read.get("group")
     if group is None:
         if not isinstance(read.get("task"), str):
             raise DefinitionError(f"{root / yaml}: has no `task`; add `task: NAME`.")
-        return read["task"], (Definition(read["task"], yaml, read["task"]),)
-    leaves = find_leaves(root, yaml)
-    return group, tuple(Definition(name, path, name) for name, path in leaves.items())
+        return (_task(spec, root, read["task"], [Definition(read["task"], yaml, read["task"])]),)
+    entries = read_group(root, yaml)
+    definitions = [
+        [Definition(name, path, items_of(name), settings) for name, (path, settings) in entry.leaves.items()]
+        for entry in entries
+    ]
+    if spec.num_fewshot is None and any(entry.num_fewshot is not None for entry in entries):
+        return tuple(
+            _task(dataclasses.replace(spec, num_fewshot=entry.num_fewshot), root, entry.name, found)
+            for entry, found in zip(entries, definitions, strict=True)
+        )
+    return (_task(spec, root, group, [each for found in definitions for each in found]),)
+
+
+def task_of(spec: TaskSpec) -> Task:
+    """Return the one task that a recipe names.
+
+    Raises:
+        DefinitionError: as `tasks_of`; or the group has no score of its own.
+    """
+    tasks = tasks_of(spec)
+    if len(tasks) > 1:
+        raise DefinitionError(
+            f"{spec.task}: the group sets worked examples for its tasks, so it has no score of its own; name its tasks."
+        )
+    return tasks[0]
+
+
+def _task(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definition]) -> Task:
+    facts = read_facts(root / definitions[0].yaml, definitions[0].settings)
+    shots = facts.num_fewshot if spec.num_fewshot is None else spec.num_fewshot
+    _check_examples(name, shots, facts)
+    modules = dict.fromkeys(module for each in definitions for module in modules_of(root / each.yaml))
+    if missing := dict.fromkeys(package for module in modules for package in missing_packages(module)):
+        raise DefinitionError(
+            f"task {name!r}: its functions need packages that are not installed: {', '.join(missing)}. Install them: "
+            f"`{install_command(missing)}`."
+        )
+    return Task(name, shots, tuple(definitions), facts.max_new_tokens, facts.runs_code, spec.is_own)
 
 
 def _check_examples(name: str, num_fewshot: int, facts: Facts) -> None:

@@ -17,6 +17,8 @@ class Definition:
     """Path below the installed `lm_eval/tasks`; for an own task, below its folder of definitions."""
     items: str
     """Name of the items; two forms of a question share it."""
+    settings: str = ""
+    """Settings of the task's group that replace the definition's, as JSON; "" for none."""
 
 
 @dataclasses.dataclass(frozen=True)

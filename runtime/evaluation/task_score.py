@@ -32,6 +32,9 @@ class TaskScore:
     warning: str | None
     """A reason not to trust the value, if there is one."""
 
+    num_close: int = 0
+    """Items whose two best choices are closer than rounding: another device or batch size may change the choice."""
+
     @property
     def label(self) -> str:
         """Task and number of shots."""

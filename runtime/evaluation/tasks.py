@@ -157,13 +157,14 @@ def _definition(
     original = root / definition.yaml
     paths = {SCORED_SPLIT: files.scored[definition.items]}
     # A split would replace the examples of the definition, and their way to answer.
-    draws_examples = num_fewshot and not read_facts(original).has_examples
+    draws_examples = num_fewshot and not read_facts(original, definition.settings).has_examples
     if draws_examples and definition.items in files.fewshot:
         paths[FEWSHOT_SPLIT] = files.fewshot[definition.items]
     # Without separate rows, worked examples come from the scored rows except the scored one.
     fewshot_split = (FEWSHOT_SPLIT if FEWSHOT_SPLIT in paths else SCORED_SPLIT) if draws_examples else None
     document = {
         "include": str(original),
+        **(json.loads(definition.settings) if definition.settings else {}),
         "task": label,
         "tag": None,
         "dataset_path": "json",
@@ -199,7 +200,7 @@ def _root(task: Task, own: Path) -> Path:
 
 def check_runs_no_code(task: Task, own: Path) -> None:
     """Raise GeneratedCodeError if a metric of the task runs generated code."""
-    if any(read_facts(_root(task, own) / each.yaml).runs_code for each in task.definitions):
+    if any(read_facts(_root(task, own) / each.yaml, each.settings).runs_code for each in task.definitions):
         raise GeneratedCodeError(
             f"{task.name}: its metric runs code that the model writes. To allow this, add --run-generated-code to "
             "the command."
@@ -212,7 +213,8 @@ def fewshot_from(
     """Return where the worked examples of a task come from."""
     if not task.num_fewshot:
         return "none"
-    if read_facts(_root(task, own) / task.definitions[0].yaml).has_examples:
+    first = task.definitions[0]
+    if read_facts(_root(task, own) / first.yaml, first.settings).has_examples:
         return "the definition"
     has_own = all(each.items in files.fewshot for each in task.definitions if each.items in files.scored)
     return "rows of their own" if has_own else "the scored rows"

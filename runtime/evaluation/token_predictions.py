@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from runtime.data.cache import TokenCache
 from runtime.evaluation.bits_per_byte import PADDING_SEGMENT
-from runtime.evaluation.held_out import Windows, read_windows, window_starts
+from runtime.evaluation.windows import Windows, read_windows, window_starts
 from runtime.model.computation import Computation, matmul_precision
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params

@@ -52,6 +52,20 @@ def paired_difference(
     return Difference(value, standard_error(differences, groups), len(differences))
 
 
+def mean_difference(measured: Sequence[tuple[str, Difference]]) -> Difference:
+    """Return the mean of differences on several tasks; each counts the same.
+
+    Different tasks have independent items. Differences of one task, such as at two numbers of shots, are on the same
+    items, so their errors are added.
+    """
+    errors: dict[str, float] = defaultdict(float)
+    for task, difference in measured:
+        errors[task] += difference.stderr or 0.0
+    value = math.fsum(difference.value for _, difference in measured) / len(measured)
+    stderr = math.sqrt(math.fsum(error**2 for error in errors.values())) / len(measured)
+    return Difference(value, stderr, sum(difference.num_items for _, difference in measured))
+
+
 def is_noise(difference: float, stderr: float | None) -> bool:
     """Return whether the 95 % confidence interval of a difference contains 0, or is unknown."""
     return stderr is None or abs(difference) <= NormalDist().inv_cdf(1 - SIGNIFICANCE / 2) * stderr

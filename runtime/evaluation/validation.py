@@ -1,4 +1,4 @@
-"""Validation: bits per byte of held-out text, of the weights and of every average, while a phase trains.
+"""Validation: bits per byte of held-out text and of tasks' right answers, of all weights, while a phase trains.
 
 Validation reads the state and changes nothing of it, so that a run ends with the same bytes without it. Its results
 are in the event log, and the predictions of a few windows beside it; neither is in an output.
@@ -7,6 +7,7 @@ are in the event log, and the predictions of a few windows beside it; neither is
 import dataclasses
 import logging
 import time
+from collections.abc import Mapping
 
 from runtime.evaluation.bits_per_byte import BitsPerByteError, macro_average
 from runtime.evaluation.held_out import HeldOut
@@ -25,6 +26,12 @@ class HeldOutValidation:
     """Measures at multiples of `every_steps` since the start of the run, and at both ends of the phase."""
 
     held_out: HeldOut
+    max_tokens_per_domain: int
+    """Most tokens of each domain of held-out text."""
+    answers: HeldOut | None = None
+    """Right answers of tasks; None measures none."""
+    num_answers: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Number of answers of each task."""
     every_steps: int
     begin_step: int
     until_step: int
@@ -48,14 +55,10 @@ class HeldOutValidation:
             BitsPerByteError: held-out text has no finite figure; the weights may have diverged.
         """
         began = time.monotonic()
-        found: dict[str, dict[str, float]] = {}
-        for which, params in {HOT: run.state.params, **run.state.averages}.items():
-            try:
-                with self.watchdog.watching():
-                    scores = self.held_out.scores(params, watchdog=self.watchdog)
-            except BitsPerByteError as error:
-                raise BitsPerByteError(f"step {run.step}, validation of the {which} weights: {error}") from error
-            found[which] = {domain: score.bits_per_byte for domain, score in scores.items()}
+        found = self._scores(self.held_out, run)
+        of_answers = {}
+        if self.answers is not None:
+            of_answers = {"answer_bits_per_byte": self._scores(self.answers, run), "num_answers": self.num_answers}
         means = {which: macro_average(by_domain) for which, by_domain in found.items()}
         self.events.write(
             VALIDATION,
@@ -63,12 +66,25 @@ class HeldOutValidation:
             consumed_tokens=run.consumed_tokens,
             bits_per_byte=found,
             mean_bits_per_byte=means,
-            tokens_per_domain=self.held_out.max_tokens_per_domain,
+            tokens_per_domain=self.max_tokens_per_domain,
+            **of_answers,
             seconds=round(time.monotonic() - began, 3),
         )
         self.observer.on_validation(run.step, means)
         if self.predictor is not None:
             self._keep_predictions(self.predictor, run)
+
+    def _scores(self, held_out: HeldOut, run: RunState) -> dict[str, dict[str, float]]:
+        """Return bits per byte of each domain under each set of weights."""
+        found: dict[str, dict[str, float]] = {}
+        for which, params in {HOT: run.state.params, **run.state.averages}.items():
+            try:
+                with self.watchdog.watching():
+                    scores = held_out.scores(params, watchdog=self.watchdog)
+            except BitsPerByteError as error:
+                raise BitsPerByteError(f"step {run.step}, validation of the {which} weights: {error}") from error
+            found[which] = {domain: score.bits_per_byte for domain, score in scores.items()}
+        return found
 
     def _keep_predictions(self, predictor: Predictor, run: RunState) -> None:
         found = {}

@@ -79,13 +79,13 @@ def write_model(
     return (CONFIG, "generation_config.json", *weights)
 
 
-def write_tokenizer(
-    folder: str, tokenizer_file: str, special_tokens: SpecialTokens, *, vocab_size: int, max_length: int
-) -> tuple[str, ...]:
-    """Write tokenizer.json and tokenizer_config.json; return the names of the files.
+def exported_tokenizer(
+    tokenizer_file: str, special_tokens: SpecialTokens, *, vocab_size: int
+) -> tuple[Tokenizer, bytes]:
+    """Return the tokenizer of an export, and its tokenizer.json.
 
     The post-processor gets to add BOS where the model was trained with it, and padding and truncation are removed.
-    Where neither is needed, tokenizer.json is copied byte for byte.
+    Where neither is needed, the content of the file is as it was.
     """
     with fsspec.open(tokenizer_file, "rb") as source:
         content = source.read()
@@ -100,10 +100,7 @@ def write_tokenizer(
         tokenizer.no_padding()
         tokenizer.no_truncation()
         content = tokenizer.to_str(pretty=True).encode()
-    eos, bos = (
-        _token_text(tokenizer, token_id, role, tokenizer_file)
-        for token_id, role in zip(special_tokens, ("eos_token", "bos_token"), strict=True)
-    )
+    _, bos = _special_texts(tokenizer, special_tokens, tokenizer_file)
     added = tokenizer.encode("").ids
     wanted = [] if bos is None else [special_tokens.bos_token_id]
     if not added and bos is not None:
@@ -114,6 +111,15 @@ def write_tokenizer(
             f"{tokenizer_file}: its post-processor adds the ids {added} to a text, and the model was trained with "
             f"{wanted}; use the bos_token_id of training, or a tokenizer without that post-processor."
         )
+    return tokenizer, content
+
+
+def write_tokenizer(
+    folder: str, tokenizer_file: str, special_tokens: SpecialTokens, *, vocab_size: int, max_length: int
+) -> tuple[str, ...]:
+    """Write tokenizer.json and tokenizer_config.json; return the names of the files."""
+    tokenizer, content = exported_tokenizer(tokenizer_file, special_tokens, vocab_size=vocab_size)
+    eos, bos = _special_texts(tokenizer, special_tokens, tokenizer_file)
     tokenizer_config: dict[str, Any] = {
         "added_tokens_decoder": {},
         "bos_token": bos,
@@ -232,6 +238,13 @@ def _write_weights(
     }
     _write_json(folder, INDEX, index)
     return (*files, INDEX)
+
+
+def _special_texts(tokenizer: Tokenizer, special_tokens: SpecialTokens, file: str) -> tuple[str | None, str | None]:
+    eos_token_id, bos_token_id = special_tokens
+    return _token_text(tokenizer, eos_token_id, "eos_token", file), _token_text(
+        tokenizer, bos_token_id, "bos_token", file
+    )
 
 
 def _token_text(tokenizer: Tokenizer, token_id: int | None, role: str, file: str) -> str | None:

@@ -158,7 +158,7 @@ class Export:
 class Score(TaskScore):
     """A score of an export."""
 
-    export: str
+    export: str = dataclasses.field(kw_only=True)
 
     def __post_init__(self) -> None:
         where = f"scores[{self.export!r}][{self.task!r}]"

@@ -23,13 +23,14 @@ from runtime.report.panel import (
 )
 from runtime.report.recipe import tokens_label
 
-LOSS, SOURCE_LOSS, BITS, SPEED, MFU, GRADIENT, RATE, BATCH = (
+LOSS, SOURCE_LOSS, BITS, ANSWERS, SPEED, MFU, GRADIENT, RATE, BATCH = (
     "train loss (nats a token)", "train loss by source (nats a token)", "held-out text (bits per byte)",
-    "tokens a second", "MFU (causal attention)", "gradient norm", "learning rate", "batch size (sequences a step)",
+    "right answers of tasks (bits per byte)", "tokens a second", "MFU (causal attention)", "gradient norm",
+    "learning rate", "batch size (sequences a step)",
 )  # fmt: skip
 PANELS = {
-    LOSS: "0.[000]", SOURCE_LOSS: "0.[000]", BITS: "0.[000]", SPEED: "0.[0]a", MFU: "0.[0]%", GRADIENT: "0.[00]",
-    RATE: "0.[000000]", BATCH: "0,0",
+    LOSS: "0.[000]", SOURCE_LOSS: "0.[000]", BITS: "0.[000]", ANSWERS: "0.[000]", SPEED: "0.[0]a", MFU: "0.[0]%",
+    GRADIENT: "0.[00]", RATE: "0.[000000]", BATCH: "0,0",
 }  # fmt: skip
 """Panel to the format of its y axis."""
 _SMOOTHED = (LOSS, SOURCE_LOSS, GRADIENT)

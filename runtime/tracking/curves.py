@@ -29,6 +29,7 @@ SHARE_OF_SOURCES = "share_by_source"
 NORM_BY_PART = {GRADIENT: "grad_norm_by_part", UPDATE: "update_norm_by_part", PARAMETERS: "param_norm_by_part"}
 """Groups of curves with one curve for each tensor and layer."""
 BITS_PER_BYTE = "bits_per_byte"
+ANSWER_BITS_PER_BYTE = "answer_bits_per_byte"
 MEAN = "mean"
 
 Attempts = Iterable[Sequence[Mapping[str, Any]]]
@@ -166,9 +167,21 @@ def with_validation(curves: Curves, attempts: Attempts) -> Curves:
             is_comparable = by_domain.keys() == found[-1]["bits_per_byte"][HOT].keys()
             mean = {MEAN: event["mean_bits_per_byte"][which]} if is_comparable else {}
             for domain, value in {**mean, **by_domain}.items():
-                curve = figures.setdefault(f"{_group(which)}/{domain}", np.full(len(curves.step), np.nan))
+                curve = figures.setdefault(_name(BITS_PER_BYTE, which, domain), np.full(len(curves.step), np.nan))
                 curve[place] = value
+        for which, task, value in answers_in(event, found):
+            curve = figures.setdefault(_name(ANSWER_BITS_PER_BYTE, which, task), np.full(len(curves.step), np.nan))
+            curve[place] = value
     return curves._replace(figures=figures)
+
+
+def answers_in(event: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, float]]:
+    """Yield weights, task and bits per byte of right answers, of tasks with as many answers as in the newest event."""
+    newest = {task: number for each in events for task, number in each.get("num_answers", {}).items()}
+    for which, by_task in event.get(ANSWER_BITS_PER_BYTE, {}).items():
+        for task, value in by_task.items():
+            if event["num_answers"][task] == newest[task]:
+                yield which, task, value
 
 
 def with_norms(curves: Curves, attempts: Attempts) -> Curves:
@@ -192,8 +205,8 @@ def with_norms(curves: Curves, attempts: Attempts) -> Curves:
     return curves._replace(sparse=SparseCurves(names, by_step))
 
 
-def _group(which: str) -> str:
-    return BITS_PER_BYTE if which == HOT else f"{BITS_PER_BYTE}_{which}"
+def _name(group: str, which: str, domain: str) -> str:
+    return f"{group}/{domain}" if which == HOT else f"{group}_{which}/{domain}"
 
 
 def _finite(names: Sequence[str], row: Float64[np.ndarray, "names"] | None) -> dict[str, float]:

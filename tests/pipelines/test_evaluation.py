@@ -12,8 +12,10 @@ from runtime.evaluation import registry
 from runtime.evaluation.suites import LAPTOP_TASKS, SUITES
 from runtime.model.llama.config import LlamaConfig
 from steps.ema_eval import check_machines
+from steps.gold_answers import check_answers
 from steps.joined_scores import joined_scores
 from steps.lm_eval import check_generated_code, lm_eval
+from steps.phase_checks import check_config
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error
 from tests.runtime.evaluation.own_tasks import write_own_tasks
@@ -62,6 +64,25 @@ def test_an_added_task_is_scored_beside_the_others_which_keep_their_identity(exp
     (own / "rows.py").write_text("def prepare(rows):\n    return rows\n")
     changed = digests(recipe.score(exported, tasks, limit=4))
     assert {label for label in found if changed[label] != found[label]} == {"animals_1shot"}
+
+
+def test_tasks_that_a_phase_measures_are_steps_of_their_own_and_no_identity_of_it(tmp_path):
+    cache, tokenizer = (
+        cache_of(tmp_path / "cache", "web", last_id=8),
+        cache_of(tmp_path / "tokenizer", "web", last_id=8),
+    )
+    own = write_own_tasks(tmp_path / "own")
+    spec = recipe.TaskSpec(f"{own}/animals.yaml", items=f"{own}/items/*.jsonl")
+    plain = train_phase("kestrel", a_phase(cache))
+    tasks = recipe.validation_tasks(("piqa", spec), tokenizer)
+    measured = train_phase("kestrel", a_phase(cache, validate_every_steps=2, validation_tasks=tasks))
+    assert (measured.digest, measured.then("next", until_step=99).digest) == (plain.digest, plain.digest)
+    assert {"gold_answers/piqa_0shot", "gold_answers/animals_1shot"} <= {step.name for step in Graph([measured]).steps}
+    twice = (*recipe.validation_tasks(("sciq",), tokenizer), *recipe.validation_tasks(("sciq",), tokenizer, name="b"))
+    with expect_error(ValueError):
+        check_config(a_phase(cache, validate_every_steps=2, validation_tasks=twice))
+    with expect_error(ValueError):
+        check_answers(recipe.validation_tasks(("gsm8k",), tokenizer, items=tokenizer)[0].config)
 
 
 def test_a_task_that_runs_generated_code_is_refused_unless_that_is_allowed_which_is_no_identity(exported, tmp_path):

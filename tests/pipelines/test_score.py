@@ -20,6 +20,7 @@ from runtime.model.config import LLAMA2_ROPE
 from steps.lm_eval import LmEvalResult
 from tests.catalogue import check_message, expect_error
 from tests.pipelines.committed import commit
+from tests.runtime.evaluation.own_tasks import write_own_tasks
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
 COMMIT = "0123456789abcdef"
@@ -79,11 +80,14 @@ def test_names_and_number_of_models_change_no_score(folder, tmp_path):
         ["MODEL", "--tasks", "piqa", "--on", "cpu"],
         ["MODEL", "--tasks", "piqa", "--on", "tpu:v9-8"],
         ["MODEL", "--tasks", "piqa", "--against", "nothing.json"],
+        ["MODEL", "--tasks", "piqa", "--include-path", "nowhere"],
+        ["MODEL", "--tasks", "dogs", "--include-path", "own"],
     ],
     ids=lambda words: " ".join(words),
 )
 def test_impossible_scores_are_refused_before_anything_runs(folder, tmp_path, capsys, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
+    write_own_tasks(tmp_path / "own")
     code, steps, error = planned(capsys, tmp_path, *(word.replace("MODEL", str(folder)) for word in words))
     assert (code, steps) == (1, {})
     check_message(error)
@@ -96,6 +100,14 @@ def test_code_of_a_model_runs_only_when_asked_for(folder, tmp_path, capsys):
     for option, questions in ([], 1), (["--run-generated-code"], 0):
         assert score.main([*words, *option, "--prefix", str(tmp_path / "runs"), "--dry-run", "--json"]) == 2
         assert len(json.loads(capsys.readouterr().out)["open_questions"]) == questions
+
+
+def test_tasks_of_an_included_folder_are_scored_beside_those_of_lm_eval(folder, tmp_path, capsys):
+    own = write_own_tasks(tmp_path / "own")
+    words = ["--include-path", str(own), "--items", str(own / "items"), "--tasks", "animals,foxes:2"]
+    code, steps, _ = planned(capsys, tmp_path, str(folder), *words)
+    assert code == 2
+    assert {"lm_eval/llama/animals_1shot", "lm_eval/llama/foxes_2shot"} <= {*steps}
 
 
 def test_scores_are_shown_although_another_task_has_none(folder, tmp_path):
@@ -167,3 +179,13 @@ def test_two_models_are_compared_on_the_same_items_and_not_on_others():
     close = [*differences(scored("good", [1.0, *worse[1:]]), scored("bad", [*worse[:-1], 1.0]))]
     assert close[-1].endswith("inside the noise")
     assert [*differences(scored("good", better), scored("fewer", worse[:50]))] == []
+    shots = [[scored(name, values, shots) for shots in (0, 5)] for name, values in (("good", better), ("bad", worse))]
+    models = [
+        Scored(
+            zero.name,
+            zero.result.model_copy(update={"scores": (*zero.result.scores, *five.result.scores)}),
+            {**zero.items, **five.items},
+        )
+        for zero, five in shots
+    ]
+    check_message("\n".join(differences(*models)))

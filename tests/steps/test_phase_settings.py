@@ -201,8 +201,8 @@ def test_each_setting_reaches_exactly_the_steps_of_its_phase(tmp_path, monkeypat
         watched = [not settings.monitors_reset_at(step) for step in range(6)]
         assert watched == [step > config.begin_step and step not in begins for step in range(6)]
         validation = parts.validation
-        (domain,) = validation.held_out.domains.values()
-        assert domain.num_windows * config.sequence_length == config.validation_tokens_per_source
+        (num_windows,) = validation.held_out.domains.values()
+        assert num_windows * config.sequence_length == config.validation_tokens_per_source
         steps = validation.every_steps, validation.begin_step, validation.until_step
         assert steps == (config.validate_every_steps, config.begin_step, config.until_step)
     plain = a_phase(cache)

@@ -13,6 +13,7 @@ from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import phases
 from runtime.evaluation.bits_per_byte import BitsPerByteError
+from runtime.evaluation.gold_answers import GoldAnswer, to_json_lines
 from runtime.evaluation.held_out import HeldOut
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh import mesh_of_cores
@@ -20,6 +21,7 @@ from runtime.tracking.events import EventLog
 from runtime.training.figures import NonFiniteError
 from runtime.training.observer import Observer
 from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.gold_answers import GoldAnswersResult
 from steps.machine_checks import check_resources
 from steps.phase_checks import check_config
 from steps.phase_validation import validation_of
@@ -80,6 +82,44 @@ def test_validation_changes_no_byte_of_a_run(tmp_path, cache):
         runs[name].run(a_phase(cache, averages=AVERAGES, validate_every_steps=every))
     assert len(found(runs["with"])) == 9 and found(runs["without"]) == {}
     assert runs["with"].files(8) == runs["without"].files(8)
+
+
+def answers_of(folder, *labels):
+    """Return the right answers of tasks, as `gold_answers` writes them."""
+    answer = GoldAnswer([0, 5, 6], [7, 8], [1, 2])
+    for label in labels:
+        (folder / f"{label}.jsonl").write_bytes(to_json_lines([answer, answer._replace(answer=[9, 10])]))
+    result = GoldAnswersResult(
+        files={label: f"{label}.jsonl" for label in labels}, num_answers=dict.fromkeys(labels, 2),
+        vocab_size=MODEL.vocab_size,
+    )  # fmt: skip
+    return (Input(name="gold_answers", digest="a" * 64, path=str(folder), result=result),)
+
+
+def test_answers_of_tasks_are_measured_and_change_no_byte_of_a_run(tmp_path, cache):
+    runs = {}
+    for name, tasks in (("with", answers_of(tmp_path, "piqa_0shot", "sciq_0shot")), ("without", ())):
+        runs[name] = Trajectory(tmp_path / name, "f" * 64)
+        runs[name].run(validated(cache, until_step=3, validation_tasks=tasks))
+    assert runs["with"].files(3) == runs["without"].files(3) and found(runs["with"]) == found(runs["without"])
+    first, last = (event for event in runs["with"].events() if event["event"] == "validation")
+    assert first["num_answers"] == {"piqa_0shot": 2, "sciq_0shot": 2}
+    assert first["answer_bits_per_byte"].keys() == {"hot", "quick", "apart"}
+    guessed = 2 / 3 * np.log2(MODEL.vocab_size)  # two tokens of three bytes
+    assert first["answer_bits_per_byte"]["hot"] == dict.fromkeys(
+        ("piqa_0shot", "sciq_0shot"), pytest.approx(guessed, rel=0.05)
+    )
+    assert last["answer_bits_per_byte"]["hot"] != first["answer_bits_per_byte"]["hot"]
+
+
+def test_tasks_without_a_measurement_or_for_another_vocabulary_are_refused(tmp_path, cache):
+    tasks = answers_of(tmp_path, "piqa_0shot")
+    with expect_error(ValueError):
+        check_config(a_phase(cache, validation_tasks=tasks))
+    result = tasks[0].result.model_copy(update={"vocab_size": 99})
+    wide = Input(name="gold_answers", digest="a" * 64, path=str(tmp_path), result=result)
+    with expect_error(ValueError):
+        Trajectory(tmp_path / "run", "f" * 64).run(validated(cache, validation_tasks=(wide,)))
 
 
 def test_a_resumed_run_measures_the_remaining_steps(tmp_path, cache):

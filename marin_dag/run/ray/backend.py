@@ -17,6 +17,7 @@ from marin_dag.ledger.records import Failure
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.error_filter import redact_standard_error
 from marin_dag.run.failure import failure_of
+from marin_dag.run.priority import lower_process_priority
 from marin_dag.run.ray.cluster import capture_ray_messages, is_connected, join_cluster, start_cluster
 from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, control_actor, start_control_actor
 from marin_dag.run.ray.gang import Gang
@@ -79,6 +80,8 @@ class RayBackend:
             check_one_machine(wanted, self._has)
         self._control, self._control_name = start_control_actor()
         self._run = ray.remote(run_step)
+        # Its process ends with the step: a lowered priority cannot be raised again.
+        self._run_in_background = ray.remote(max_calls=1)(run_step)
         if missing := missing_resources(wanted, self._has):
             listener.on_message(missing)
 
@@ -96,7 +99,8 @@ class RayBackend:
             placement |= {"num_gpus": resources.count, "accelerator_type": resources.kind}
         elif isinstance(resources, Cpu):
             placement = {"num_cpus": resources.num_cpus}
-        run = self._run.options(name=task.name, max_retries=0, **placement)
+        kind = self._run_in_background if task.is_in_background else self._run
+        run = kind.options(name=task.name, max_retries=0, **placement)
         self._running[run.remote(task, self._control_name)] = task
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
@@ -265,6 +269,8 @@ class RayFanOut:
 
 def run_step(task: Task, control: str) -> Outcome:
     """Run one attempt, on a worker; `control` is the name of the control actor."""
+    if task.is_in_background:
+        lower_process_priority()
     channel = ControlChannel(task.attempt, control_actor(control))
     channel.start(task.key)
     outcome = run_attempt(task, channel, RayFanOut(task.name), capture_prints=True)

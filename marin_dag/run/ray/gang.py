@@ -16,6 +16,7 @@ from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from marin_dag.ledger.records import Failure, Records
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.failure import failure_of
+from marin_dag.run.priority import lower_process_priority
 from marin_dag.run.ray.control_actor import MEETING_POLL_SECONDS, ControlChannel
 from marin_dag.run.task import Outcome, Task
 from marin_dag.store.prefix import open_store
@@ -183,6 +184,8 @@ class Member:
         """Run the step function; on host 0 commit its result."""
         import ray
 
+        if task.is_in_background:
+            lower_process_priority()
         channel = ControlChannel(task.attempt, control)
         if host.index == 0:
             channel.start(task.key)

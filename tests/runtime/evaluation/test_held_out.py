@@ -15,7 +15,8 @@ import pytest
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import token_cache_writer
 from runtime.evaluation.bits_per_byte import PADDING_SEGMENT, BitsPerByteError
-from runtime.evaluation.held_out import HeldOut, Windows, read_windows, window_starts
+from runtime.evaluation.held_out import HeldOut
+from runtime.evaluation.windows import ScoredWindows, Windows, read_windows, text_source, window_starts
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
@@ -63,10 +64,15 @@ def windows_of(cache, max_tokens=10_000, sequence_length=SEQUENCE):
 
 def held_out(caches, step=None, *, windows_per_batch=8, max_tokens=10_000, rows=None):
     return HeldOut.open(
-        {name: cache.path for name, cache in caches.items()},
+        {
+            name: text_source(cache.path, sequence_length=SEQUENCE, max_tokens=max_tokens)
+            for name, cache in caches.items()
+        },
         eval_step() if step is None else step,
-        sequence_length=SEQUENCE, max_tokens_per_domain=max_tokens, windows_per_batch=windows_per_batch, rows=rows,
-    )  # fmt: skip
+        sequence_length=SEQUENCE,
+        windows_per_batch=windows_per_batch,
+        rows=rows,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +212,7 @@ def test_the_rows_of_all_hosts_make_the_batches_of_one_host(caches, hosts, monke
     mesh = make_mesh(MeshShape(data=8), devices)
     alone = held_out(caches)
     read_all, read = TokenCache.read_spans, Counter[int]()
-    together = Windows(*(np.full_like(part, -7) for part in alone.windows))
+    together = ScoredWindows(*(np.full_like(part, -7) for part in alone.windows))
     by_batch = [part.reshape(-1, batch, SEQUENCE) for part in together]
     for number, host in enumerate(hosts):
 
@@ -218,9 +224,7 @@ def test_the_rows_of_all_hosts_make_the_batches_of_one_host(caches, hosts, monke
         with monkeypatch.context() as patch:
             patch.setattr(TokenCache, "read_spans", counted)
             part = held_out(caches, windows_per_batch=batch, rows=rows)
-        assert {name: domain.num_windows for name, domain in part.domains.items()} == {
-            name: domain.num_windows for name, domain in alone.domains.items()
-        }
+        assert part.domains == alone.domains
         assert part.num_batches == alone.num_batches
         for whole_batches, held in zip(by_batch, part.windows, strict=True):
             whole_batches[:, rows.rows] = held.reshape(part.num_batches, len(host), SEQUENCE)

@@ -1,5 +1,6 @@
 """lm-eval's own definitions run on local rows, offline, and their scores come with what is needed to judge them."""
 
+import dataclasses
 import inspect
 import json
 import subprocess
@@ -17,10 +18,11 @@ from tokenizers import Tokenizer
 from runtime.evaluation.definitions import DefinitionError, files_of
 from runtime.evaluation.generated_code import GeneratedCodeError
 from runtime.evaluation.harness import GenerationError, LlamaHarness
+from runtime.evaluation.loaded_tasks import FEWSHOT_SEED, LoadedTasks
 from runtime.evaluation.placed_model import PlacedModel
-from runtime.evaluation.registry import CHOICES
-from runtime.evaluation.run_tasks import FEWSHOT_SEED, LoadedTasks, TaskRun, _scores, run_tasks
-from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec, task_of
+from runtime.evaluation.registry import CHOICES, DEFINITIONS
+from runtime.evaluation.run_tasks import TaskRun, _is_close, _scores, run_tasks
+from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec, task_of, tasks_of
 from runtime.evaluation.task_score import suspicion
 from runtime.evaluation.tasks import (
     OFFLINE_ENVIRONMENT,
@@ -77,6 +79,18 @@ def test_a_score_is_the_mean_over_its_samples_and_limit_takes_the_first_rows(fil
     (items,) = run.items
     assert (items.values, items.stderr) == (tuple(values), score.stderr)
     assert items.items[-1] == "boolq_0shot/4" and items.groups == (0, 1, 2, 3, 4)
+
+
+def test_choices_within_rounding_are_counted():
+    def item(*values: float) -> dict[str, Any]:
+        arguments = [("Q:", f" {'x' * (1 + index)}") for index in range(len(values))]
+        return {"arguments": arguments, "resps": [[(value, False)] for value in values], "metrics": ["acc"]}
+
+    assert _is_close(item(-3.0, -1.0, -1.0005), "acc") and not _is_close(item(-3.0, -1.0, -1.002), "acc")
+    assert _is_close(item(-1.0, -2.0005), "acc_norm") and not _is_close(item(-1.0, -2.0005), "acc")
+    doubled = item(-3.0, -1.0, -1.0, -1.0)
+    assert not _is_close({**doubled, "metrics": ["acc", "acc_mutual_info"]}, "acc")
+    assert not _is_close(item(-1.0), "acc")
 
 
 def test_the_first_five_scored_rows_are_samples(files, make_harness):
@@ -262,6 +276,27 @@ def test_a_group_of_ones_own_is_scored_by_its_yaml_with_its_code_and_its_own_num
     assert prompts["foxes_1shot"].startswith("Foxes follow.") and prompts["dogs_1shot"].count("Q:") == 2
 
 
+def test_a_groups_settings_for_its_tasks_replace_those_of_their_definitions(own, make_harness):
+    folder, files = own
+    entries = "  - foxes\n  - {task: dogs, num_fewshot: 2, task_alias: hounds, description: 'Dogs! '}\n"
+    (folder / "mixed.yaml").write_text(f"group: mixed\ntask:\n{entries}")
+    spec = TaskSpec(str(folder / "mixed.yaml"), items="items")
+    tasks = tasks_of(spec)
+    assert [task.label for task in tasks] == ["foxes_1shot", "dogs_2shot"], "one score for each number of examples"
+    with expect_error(DefinitionError):
+        task_of(spec)
+    samples = run_tasks(make_harness, tasks, files, limit=2).samples
+    assert samples[-1]["requests"][0][0].startswith("Dogs! Q:") and samples[-1]["requests"][0][0].count("Q:") == 3
+    together = tasks_of(dataclasses.replace(spec, num_fewshot=0))
+    assert [(task.label, len(task.definitions)) for task in together] == [("mixed_0shot", 2)]
+
+
+def test_groups_of_lm_eval_with_settings_have_their_tasks():
+    assert [task.label for task in tasks_of(TaskSpec("tinyBenchmarks"))][:2] == ["tinyArc_25shot", "tinyGSM8k_5shot"]
+    (task,) = tasks_of(TaskSpec("multimedqa"))
+    assert task.definitions[-1].yaml == DEFINITIONS["mmlu_college_biology"]
+
+
 def test_filters_and_metrics_of_an_own_definition_score_generated_text(own):
     folder, files = own
     harness = SimpleNamespace(
@@ -291,7 +326,9 @@ def test_more_examples_than_rows_are_an_error_that_counts_copies_of_an_item(tmp_
         ("e.yaml", "output_type: generate_until\n"),
         ("f.yaml", "task: f\nclass: !function rows.F\n"),
         ("g.yaml", "include: ../g.yaml\ntask: g\n"),
-        ("h.yaml", "group: h\ntask: [{task: i, num_fewshot: 2}]\n"),
+        ("h.yaml", "group: h\ntask: [{num_fewshot: 2}]\n"),
+        ("i.yaml", "group: i\ntask: [i]\n"),
+        ("j.yaml", "task: j\nprocess_docs: !function needs.prepare\n"),
     ],
 )
 def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name, content):
@@ -299,6 +336,7 @@ def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name
     folder.mkdir()
     (folder / name).write_text(content)
     (tmp_path / "g.yaml").write_text("output_type: multiple_choice\n")
+    (folder / "needs.py").write_text("try:\n    import math_verify\nexcept ImportError as error:\n    raise error\n")
     with expect_error(DefinitionError):
         task_of(TaskSpec(str(folder / name), items="rows.jsonl"))
         files_of(folder / name)

@@ -8,7 +8,9 @@ from lm_eval.api.metrics import mean_stderr
 
 from runtime.evaluation.item_scores import item_scores, read_item_scores, to_json_lines
 from runtime.evaluation.uncertainty import (
+    Difference,
     is_noise,
+    mean_difference,
     minimum_detectable_difference,
     paired_difference,
     standard_error,
@@ -65,6 +67,13 @@ def test_a_difference_of_the_minimum_is_found_in_four_of_five_samples() -> None:
     assert np.mean([not is_noise(value, error) for value in measured * 0 + 0.0]) == 0.0
     at_zero = np.random.default_rng(1).normal(0.0, error, 20_000)
     assert np.mean([not is_noise(value, error) for value in at_zero]) == pytest.approx(0.05, abs=0.005)
+
+
+def test_the_mean_over_tasks_has_the_error_of_independent_items_but_for_one_task_at_two_numbers_of_shots() -> None:
+    one, other = Difference(0.02, 0.03, 100), Difference(0.06, 0.04, 50)
+    both = mean_difference([("piqa", one), ("sciq", other)])
+    assert both == Difference(pytest.approx(0.04), pytest.approx(0.05 / 2), 150)
+    assert mean_difference([("piqa", one), ("piqa", other)]).stderr == pytest.approx(0.07 / 2)
 
 
 def test_items_of_a_passage_are_a_group_and_two_models_are_compared_only_on_the_same_items() -> None:

@@ -129,7 +129,7 @@ def _evaluations(phases: tuple[Phase, ...]) -> tuple[Evaluation, ...]:
 
 def score(export, task, num_fewshot, metric, value, stderr, chance, num_items=200) -> Score:
     """A score of an export, of which nothing was truncated or not understood."""
-    return Score(task, num_fewshot, metric, value, stderr, num_items, chance, "none", 0, 0, None, export)
+    return Score(task, num_fewshot, metric, value, stderr, num_items, chance, "none", 0, 0, None, export=export)
 
 
 def _scores(exports: tuple[Export, ...]) -> tuple[Score, ...]:

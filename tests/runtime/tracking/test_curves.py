@@ -65,6 +65,18 @@ def validation(step: int, **bits_per_byte: dict[str, float]) -> dict:
     return {"event": "validation", "step": step, **fields}
 
 
+def test_right_answers_have_curves_and_another_number_of_answers_is_another_curve():
+    def measured(step: int, number: int, value: float) -> dict:
+        answers = {"answer_bits_per_byte": {"hot": {"piqa_0shot": value}, "slow": {"piqa_0shot": 9.0}}}
+        return validation(step, hot={"web": 1.0}) | answers | {"num_answers": {"piqa_0shot": number}}
+
+    figures = with_validation(curves_behind(0), [[measured(1, 10, 5.0), measured(2, 20, 4.0), measured(4, 20, 3.0)]])
+    curve = figures.figures["answer_bits_per_byte/piqa_0shot"]
+    np.testing.assert_array_equal(curve, [np.nan, 4.0, np.nan, 3.0])
+    assert np.nanmax(figures.figures["answer_bits_per_byte_slow/piqa_0shot"]) == 9.0
+    assert figures.figures["bits_per_byte/mean"][3] == 1.0, "tasks are no domain of the mean"
+
+
 def test_measurements_of_held_out_text_appear_once_at_saved_steps():
     hot, averaged = {"code": 1.0, "web": 3.0}, {"code": 1.5, "web": 2.0}
     first = [validation(0, hot=averaged), {"event": "begin", "step": 0}, validation(2, hot=hot, averaged=averaged)]

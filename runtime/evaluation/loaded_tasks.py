@@ -1,0 +1,99 @@
+"""Loaded tasks: lm-eval's own objects for tasks over local rows, offline."""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runtime.evaluation.generated_code import local_code_eval
+from runtime.evaluation.instructions import checks_instructions, sentence_model
+from runtime.evaluation.task import Task
+from runtime.evaluation.tasks import (
+    TaskFiles,
+    check_examples,
+    check_runs_no_code,
+    copy_definitions,
+    fewshot_from,
+    offline,
+    task_manager,
+    write_definitions,
+)
+
+FEWSHOT_SEED = 1234
+"""Seed of the worked examples; lm-eval's default."""
+
+
+class LoadedTasks(NamedTuple):
+    """lm-eval's tasks, ready to score."""
+
+    labels: Mapping[str, Sequence[str]]
+    """Label of a task -> labels of its definitions."""
+    by_label: Mapping[str, Any]
+    """Label of a definition -> lm-eval's task."""
+    fewshot_from: Mapping[str, Any]
+    """Label of a task -> where its worked examples come from."""
+    manager_output: Any = None
+
+    def is_mean(self, label: str, metric: str) -> bool:
+        """Return whether a metric is a mean over items, as lm-eval computes metrics without a named aggregation."""
+        from lm_eval.api.metrics import mean
+
+        return self.by_label[label].aggregation().get(metric, mean) is mean
+
+    def chooses(self, label: str) -> bool:
+        return bool(self.by_label[label].OUTPUT_TYPE == "multiple_choice")
+
+
+@contextlib.contextmanager
+def loaded_tasks(
+    tasks: Sequence[Task], files: TaskFiles, *, limit: int | None, run_generated_code: bool = False
+) -> Iterator[LoadedTasks]:
+    """Shut off the network, and load the tasks; what imports lm-eval waits until then.
+
+    Raises:
+        GeneratedCodeError: a task runs generated code, and `run_generated_code` is false.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="lm-eval-") as folder,
+        offline(f"{folder}/cache"),
+        _quiet(),
+        sentence_model(files.sentence_model, Path(folder, "nltk"))
+        if any(map(checks_instructions, tasks))
+        else contextlib.nullcontext(),
+    ):
+        import datasets
+
+        datasets.disable_progress_bars()
+        yield _load(Path(folder), tasks, files, limit=limit, run_generated_code=run_generated_code)
+
+
+def _load(
+    folder: Path, tasks: Sequence[Task], files: TaskFiles, *, limit: int | None, run_generated_code: bool
+) -> LoadedTasks:
+    definitions, own = folder / "definitions", folder / "own"
+    definitions.mkdir()
+    copy_definitions(files.definitions, own)
+    if not run_generated_code:
+        for task in tasks:
+            check_runs_no_code(task, own)
+    labels = write_definitions(definitions, tasks, files, own, limit=limit)
+    with local_code_eval():
+        loaded = task_manager(definitions).load([label for group in labels.values() for label in group])
+    for label, task in loaded["tasks"].items():
+        check_examples(label, task)
+        task.set_fewshot_seed(seed=FEWSHOT_SEED)
+    return LoadedTasks(labels, loaded["tasks"], {task.label: fewshot_from(task, files, own) for task in tasks}, loaded)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence lm-eval's warnings of intended settings: own rows, default aggregations."""
+    logger = logging.getLogger("lm_eval")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
