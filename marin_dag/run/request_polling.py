@@ -191,11 +191,7 @@ class DriverRequests(_Polling):
         return self._ask(lambda: self._requests.wanted_milestones(digest), frozenset())
 
     def request_milestones(self, holder: Holder, step: Step[Any], wanted: Sequence[int]) -> bool:
-        """Ask the attempt of another driver to publish what this driver needs and that attempt would pass.
-
-        Returns:
-            False if the store did not answer.
-        """
+        """Ask the attempt of another driver for what it would pass; return False if the store did not answer."""
 
         def request() -> bool:
             reasons = not_requested(holder, step, wanted)
