@@ -47,7 +47,7 @@ def main(build: Build, *, name: str, argv: Sequence[str] | None = None, **option
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 -- until the process ends
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):  # Python's defaults
             stream.reconfigure(errors="backslashreplace")  # no print fails on a terminal without UTF-8
     try:
         # Everything printed inside, tracebacks included, is printed without secrets.

@@ -28,10 +28,8 @@ class CodeWatch:
 
     Args:
         owner: name of the step, for errors.
-        function: the function that runs.
-        values: its arguments, whose classes' methods count.
-        fingerprint: as planned.
-        definitions: as planned, to name what changed.
+        values: the arguments of `function`, whose classes' methods count.
+        definitions: as planned, like `fingerprint`, to name what changed.
         log: gets a line for edits that came too late to matter.
     """
 

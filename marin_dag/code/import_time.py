@@ -88,8 +88,7 @@ def effects_of_use(module: Module, statements: list[ast.stmt], *, of_instance: b
     """Return the effects of using a name: calling its function, or making its instance or its value.
 
     Args:
-        module: the module.
-        statements: the statements that bind the name.
+        statements: those of `module` that bind the name.
         of_instance: for a class, return the effects of operators, indices and attributes of its instances instead.
     """
     found = _Finder(module, is_top=False)

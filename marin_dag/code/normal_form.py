@@ -49,7 +49,6 @@ def dump(
     """Return the normal form of some top-level statements of one module.
 
     Args:
-        statements: the statements.
         imports: what the module's imports bind each name to; a name is written as what it stands for.
         defined: names that the module defines itself.
         star_imports: modules that an unknown name may come from.

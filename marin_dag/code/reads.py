@@ -63,12 +63,7 @@ NOTHING = Reads()
 
 
 def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[str]]) -> Reads:
-    """Return what some statements look up.
-
-    Args:
-        statements: the statements.
-        meaning: returns the dotted names that a name may have been imported from.
-    """
+    """Return what statements look up; `meaning` returns the dotted names that a name may have been imported from."""
     names: set[str] = set()
     texts: dict[str, None] = {}
     environment: dict[str, None] = {}

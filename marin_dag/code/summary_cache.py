@@ -34,8 +34,7 @@ _CHECKSUM_LENGTH = hashlib.sha256().digest_size
 class SummaryCache:
     """The summaries of the modules of one project, in one file below `$MARIN_DAG_CACHE` or `~/.cache/marin-dag`.
 
-    Args:
-        project: a name that differs between the projects of a machine, such as two checkouts.
+    `project` differs between the projects of a machine, such as two checkouts.
     """
 
     def __init__(self, project: str) -> None:

@@ -78,13 +78,7 @@ class Traces:
         return Trace(tuple(scans), tuple(places), dotted_names, is_foreign)
 
     def _is_ordered(self, module: Summary, executed: Executed, touched: set[str]) -> bool:
-        """Return whether the order of a quiet statement among the others may matter.
-
-        Args:
-            module: the module.
-            executed: the statement.
-            touched: names that statements with effects read.
-        """
+        """Return whether the order of a quiet statement matters; statements with effects read the names `touched`."""
         statement = executed.statement
         if statement.changes or not module.rebound.union(touched).isdisjoint((*statement.binds, *statement.reads)):
             return True

@@ -86,7 +86,6 @@ def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> A
     """Copy the files at `path` into the store and commit them as the output of an `adopted` step.
 
     Args:
-        store: the store of the output.
         path: a file, a folder, or a URL that fsspec opens.
         name: label of the step.
         wanted: the content in the recipe, if it has one; other content is refused before a byte is written.

@@ -71,7 +71,6 @@ class Collector:
     """Finds garbage in one prefix, and deletes it.
 
     Args:
-        store: the store of the prefix.
         roots: what the given pipelines lead to. All files of steps under other names are kept.
         older_than_seconds: younger files are kept.
         good_of: digests of finished steps whose good checkpoints are garbage at any age.

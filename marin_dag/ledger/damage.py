@@ -32,10 +32,7 @@ class Finding(NamedTuple):
 def findings_of(store: Store, record: Record, others: Iterable[Record] = ()) -> list[Finding]:
     """Return every file of an output that is missing, extra, or has other bytes.
 
-    Args:
-        store: the store of the output.
-        record: the record of the output.
-        others: records whose outputs may lie inside this one, such as milestones.
+    The outputs of `others`, such as milestones, may lie inside this one.
     """
     inner = tuple(f"{other.output_path}/" for other in others if other.output_path.startswith(f"{record.output_path}/"))
     there = {

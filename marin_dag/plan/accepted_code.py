@@ -13,10 +13,7 @@ def apply_acceptances(graph: Graph, store: Store, *, without: Collection[str] = 
 
     A step keeps its own digest if an output of it exists.
 
-    Args:
-        graph: the steps, which are changed in place.
-        store: the store of the acceptances.
-        without: names of steps that keep their own digest.
+    The steps of `graph` change in place; those named in `without` keep their own digest.
     """
     acceptances = Acceptances(store)
     digests: dict[str, dict[str, None]] = {}

@@ -66,7 +66,6 @@ def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, ev
     """Return the table, the root causes of stale steps, the totals, and warnings.
 
     Args:
-        plan: what to show.
         width: of the terminal, where long reasons are wrapped; None for a pipe, where a reason is one line.
         color: whether to color the verdicts.
         every_step: whether each step has a line of its own.

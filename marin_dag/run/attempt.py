@@ -322,7 +322,6 @@ def run_attempt(
     """Run the step function and commit its output. Every ending but a kill or an interrupt is an Outcome.
 
     Args:
-        task: the attempt.
         channel: messages to and from the driver.
         fan_out: runs the shards of `context.map`.
         capture_prints: whether standard output and error go to the log of the attempt, with those of child processes.

@@ -130,11 +130,7 @@ class AttemptLog(io.TextIOBase):
 
 @contextlib.contextmanager
 def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]:
-    """Redact what child processes and native libraries write to the standard output of this process.
-
-    Args:
-        write: takes the lines; by default they go where standard output leads.
-    """
+    """Redact what children and native libraries write to standard output, and pass it on, or give it to `write`."""
     kept = os.dup(STANDARD_OUTPUT)
     # No pipe: a full one would stop a library that prints while it holds Python's lock.
     captured = tempfile.TemporaryFile()  # noqa: SIM115 -- closed below

@@ -49,7 +49,7 @@ class DriverHandler:
 
 
 @contextlib.contextmanager
-def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callable[[], None]]:
+def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callable[[], object]]:
     """Call `on_signal` for each signal inside the block; outside the main thread, which gets no signals, do nothing.
 
     Yields a function that installs the handlers again, for after a library has installed its own.
@@ -62,12 +62,8 @@ def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Itera
         return {number: signal.signal(number, DriverHandler(on_signal)) for number in SIGNALS}
 
     previous = install()
-
-    def install_again() -> None:
-        install()
-
     try:
-        yield install_again
+        yield install
     finally:
         for number, handler in previous.items():
             if handler is not None:  # one that was installed before Python, which cannot restore it

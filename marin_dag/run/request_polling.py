@@ -111,8 +111,7 @@ class AttemptRequests(_Polling):
             self._ended.wait(POLL_SECONDS)
 
     def _look(self) -> None:
-        nothing: list[Request] = []
-        new = self._ask(lambda: self._requests.of(self._digest, known=self._known), nothing)
+        new = self._ask(lambda: self._requests.of(self._digest, known=self._known), ())
         replied = self._ask(lambda: self._requests.replied(self._digest), None) if new else frozenset()
         if replied is None:
             return
@@ -156,8 +155,7 @@ class DriverRequests(_Polling):
     def start(self) -> None:
         """Note the requests that are there already as old, except those to this very run while it was starting."""
         self.old = self._ask(self._requests.ids, frozenset())
-        nothing: list[Request] = []
-        own = self._ask(lambda: self._requests.of(self._name), nothing) if self._name else nothing
+        own = self._ask(lambda: self._requests.of(self._name), ()) if self._name else ()
         self._known |= self.old - {request.id for request in own}
 
     def stop_waiting_steps(self, nodes: Iterable[Node], *, withdraw: Callable[[str], None]) -> None:
@@ -193,11 +191,7 @@ class DriverRequests(_Polling):
         return self._ask(lambda: self._requests.wanted_milestones(digest), frozenset())
 
     def request_milestones(self, holder: Holder, step: Step[Any], wanted: Sequence[int]) -> bool:
-        """Ask the attempt of another driver to publish what this driver needs and that attempt would pass.
-
-        Returns:
-            False if the store did not answer.
-        """
+        """Ask the attempt of another driver for what it would pass; return False if the store did not answer."""
 
         def request() -> bool:
             reasons = not_requested(holder, step, wanted)
@@ -216,8 +210,7 @@ class DriverRequests(_Polling):
 
     def _look(self) -> None:
         self._last_look = time.monotonic()
-        nothing: list[Request] = []
-        new = self._ask(lambda: self._requests.of_all(known=self._known), nothing)
+        new = self._ask(lambda: self._requests.of_all(known=self._known), ())
         self._known |= {request.id for request in new}
         self.is_asked_to_end |= any(request.action == END and request.digest == self._name for request in new)
         for request in new:

@@ -73,11 +73,7 @@ def _shown(has: Mapping[str, float]) -> str:
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
-    """Return the number of whole CPUs, at least 1. The machine may have more than a batch job or a container gets.
-
-    Args:
-        root: where `proc` and `sys` lie.
-    """
+    """Return the number of whole CPUs, at least 1. The machine may have more than a batch job or a container gets."""
     found: list[float] = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     top = root / "sys/fs/cgroup"
     with contextlib.suppress(OSError, ValueError, ArithmeticError):  # there are none, or of another form

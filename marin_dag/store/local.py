@@ -75,9 +75,7 @@ class LocalStore(Store):
             return True
 
     def write(self, path: str, data: bytes) -> None:
-        with self._temporary(path, (data,)) as (temporary, target, changed):
-            temporary.replace(target)
-            _flush_folders(target.parent, *changed)
+        self.write_blocks(path, (data,))
 
     def delete(self, path: str) -> None:
         with _explained(target := self._root / checked(path)):

@@ -159,12 +159,7 @@ class Store(ABC):
         """Make a file durable; return the size and CRC32C (eight hex digits) that the store has."""
 
     def make_folder(self, path: str, *, is_durable: bool = False) -> str:
-        """Create a folder where the store has folders; return its URL.
-
-        Args:
-            path: relative to the prefix.
-            is_durable: flush it now, not at the first `settle` below it.
-        """
+        """Create a folder where the store has folders, flushed now or at the first `settle` in it; return its URL."""
         return self.url(path)
 
     def delete_command(self, path: str) -> str:

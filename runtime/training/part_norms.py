@@ -30,8 +30,7 @@ def tensors_of(params: object) -> tuple[Tensor, ...]:
 def squares_of_parts(trees: Sequence[Params], *, config: ModelConfig, mesh: Mesh) -> Float32[Array, "trees parts"]:
     """Return sums of squares over all devices, inside `jax.shard_map`; a value counts once, split or copied.
 
-    Args:
-        trees: trees like the parameters, sharded like them; all share one collective.
+    `trees` are like the parameters, and sharded like them; all share one collective.
     """
     tensors, sizes = tensors_of(trees[0]), dict(mesh.shape)
     own = jnp.stack([_own_squares(tree, tensors) for tree in trees])

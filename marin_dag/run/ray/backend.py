@@ -37,11 +37,7 @@ class NoConfig(BaseModel, frozen=True):
 
 
 class RayBackend:
-    """See Backend. Joins the cluster at RAY_ADDRESS if that is set, and leaves it running.
-
-    Args:
-        job_name: name of this run in the dashboard, such as the pipeline's name.
-    """
+    """See Backend. Joins the cluster at RAY_ADDRESS if set, and leaves it running; the dashboard shows `job_name`."""
 
     max_running = 256
     max_alike = 64

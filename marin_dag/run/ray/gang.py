@@ -56,7 +56,6 @@ class Gang(threading.Thread):
     """An attempt at a step on several hosts; a thread of the driver that reserves them and watches.
 
     Args:
-        task: the attempt.
         control: handle of the driver's control actor.
         on_ended: called once, from the thread, with the outcome.
     """
