@@ -52,10 +52,6 @@ Entries = dict[str, dict[str, int]]
 """Size and CRC32C of files, by key."""
 
 
-def _nothing(files: CheckpointFiles) -> Entries:
-    return {}
-
-
 class Pieces(Protocol):
     """A leaf that is made chunk by chunk: float32, the last axis varying fastest."""
 
@@ -117,7 +113,7 @@ def save(
     metadata: Mapping[str, Any],
     *,
     beside: Mapping[str, Callable[[], bytes]] | None = None,
-    link: Callable[[CheckpointFiles], Entries] = _nothing,
+    link: Callable[[CheckpointFiles], Entries] = lambda files: {},
     lease_epoch: int | None = None,
     described: bool = True,
     before: Callable[[], object] = lambda: None,
