@@ -50,7 +50,7 @@ def test_a_driver_joins_the_cluster_at_ray_address_and_leaves_it_running(cluster
     asked = urllib.request.Request(f"{cluster.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {TOKEN}"})
     with urllib.request.urlopen(asked) as answer:
         names = {job["metadata"].get("job_name") for job in json.load(answer)}
-    assert names == {"marin-dag"}  # as the list of jobs shows it
+    assert "marin-dag" in names  # as the list of jobs shows it
 
 
 def test_an_unreachable_cluster_is_one_message(cluster: RayNodes, tmp_path: Path):

@@ -70,7 +70,7 @@ def test_a_detached_run_outlives_its_terminals_drains_on_stop_and_resumes(termin
     code, output, errors = terminal("--detach", "--gate", "3")
     assert code == 0, errors
     assert re.search(rf"python {SCRIPT} attach --gate 3 --prefix", output)
-    left, killed = terminal.start("attach", "--gate", "3"), terminal.start("attach", "--gate", "3")
+    left, killed = terminal.start("attach"), terminal.start("attach", "--gate", "3")
     read_until(left, "main  started")
     left.send_signal(signal.SIGINT)
     output, _ = left.communicate()
