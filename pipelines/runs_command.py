@@ -31,7 +31,8 @@ NONE = "-"
 def _runs(session: Session) -> int:
     parsed = session.parsed
     check_writable("--page", parsed.page)
-    every = read_runs([session.store.prefix, *parsed.also], since=parsed.since)
+    forks = {fork.name: fork.base for fork in session.forks.all()}
+    every = read_runs([session.store.prefix, *parsed.also], forks=forks, since=parsed.since)
     runs = [
         run
         for run in every
