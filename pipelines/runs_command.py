@@ -98,13 +98,20 @@ def rendered(runs: Sequence[Run], prices: Mapping[str, float], *, with_scores: b
     if not runs:
         return "no runs"
     tasks = _tasks(runs) if with_scores else []
-    headings = ["run", "state", "tokens", "loss", "bits/byte", *tasks, "hours", "cost", "by", "finished", "recipe"]
+    headings = [heading.removeprefix("#") for heading in _headings(tasks, prices)]
     heading, *rows = aligned([headings, *(_row(run, tasks, prices) for run in runs)])
     lines = [heading]
     for run, row in zip(runs, rows, strict=True):
         changes = _changes(run)
         lines += [row, f"  {changes}"] if changes else [row]
     return "\n".join([*lines, counted(len(runs), "run")])
+
+
+def _headings(tasks: Sequence[str], prices: Mapping[str, float]) -> list[str]:
+    """Return the columns of `_row`; a "#" marks numbers."""
+    scores = [f"#{task}" for task in tasks]
+    cost = ["#cost"] if prices else []
+    return ["run", "state", "#tokens", "#loss", "#bits/byte", *scores, "#hours", *cost, "by", "finished", "recipe"]
 
 
 def _row(run: Run, tasks: Sequence[str], prices: Mapping[str, float]) -> list[str]:
@@ -117,7 +124,7 @@ def _row(run: Run, tasks: Sequence[str], prices: Mapping[str, float]) -> list[st
         NONE if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
         *(_score(run, task) for task in tasks),
         NONE if run.hours is None else f"{run.hours:.2f}",
-        NONE if cost is None else f"{cost:,.2f}",
+        *([NONE if cost is None else f"{cost:,.2f}"] if prices else []),
         run.user or NONE,
         run.finished[:16].replace("T", " ") or NONE,
         run.recipe or NONE,
@@ -209,20 +216,7 @@ def page(
     from runtime.report.markup import element, table
 
     tasks = _tasks(runs)
-    numbers = ("#tokens", "#loss", "#bits a byte", *(f"#{task}" for task in tasks), "#hours", "#cost")
-    headings = [
-        "run",
-        "state",
-        *numbers,
-        "by",
-        "finished",
-        "recipe",
-        "#attempts",
-        "device",
-        "commit",
-        "prefix",
-        "changed",
-    ]
+    headings = [*_headings(tasks, prices), "#attempts", "device", "commit", "prefix", "changed"]
     rows = [
         [*_row(run, tasks, prices), str(run.attempts), run.device, run.commit, run.prefix, _changes(run)]
         for run in runs
