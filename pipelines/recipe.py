@@ -240,7 +240,12 @@ def score(
 
 
 def write_after(
-    prompts: Sequence[str], phases: Sequence[Step[Any]], tokenizer: Step[Any], **fields: Any
+    prompts: Sequence[str],
+    phases: Sequence[Step[Any]],
+    tokenizer: Step[Any],
+    *,
+    resources: Cpu | Gpu | Tpu | None = None,
+    **fields: Any,
 ) -> list[Step[Any]]:
     """Return for each phase the texts that it writes after the prompts, with its EMA weights if it keeps some.
 
@@ -248,6 +253,7 @@ def write_after(
         prompts: the beginnings of texts.
         phases: phases or imported weights.
         tokenizer: the tokenizer of their sources.
+        resources: the machine of each step, one host; by default that of its phase.
         fields: other fields of `SampleConfig`, such as `temperature`.
     """
     found = []
@@ -255,7 +261,8 @@ def write_after(
         averages = getattr(step.config, "averages", ())
         weights = averages[0].name if averages else HOT
         config = {"phase": step, "tokenizer": tokenizer, "weights": weights, "prompts": tuple(prompts)}
-        found.append(sample(f"sample/{step.name}", SampleConfig(**config | fields), resources=step.resources))
+        machine = step.resources if resources is None else resources
+        found.append(sample(f"sample/{step.name}", SampleConfig(**config | fields), resources=machine))
     return found
 
 

@@ -1,11 +1,11 @@
 """The report of a recipe: which phases, sources and scores it shows, read off the steps that it is about."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from marin_dag.graph.graph import Graph
-from marin_dag.graph.step import Step
+from marin_dag.graph.step import Step, StepKind
 from pipelines.phases import legs_in, main_line_of, parents_of, phases_in
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import Change, Node, described
@@ -52,8 +52,7 @@ def report_on(
     shown, labels = list(dict.fromkeys(results)), labels or {}
     graph = Graph([*shown, *further_phases])
     phases = phases_in(graph.steps)
-    # The report has no place for evaluations of imported weights.
-    evaluations = {step.config.phase.step.name: step for step in shown if step.kind is ema_eval}
+    evaluations = _by_phase(shown, ema_eval)
     caches: dict[str, Step] = {}
     for reader in (*phases.values(), *evaluations.values()):
         for source, item in reader.config.caches.items():
@@ -75,10 +74,8 @@ def report_on(
             mixtures={phase: step.config.mixture for phase, step in phases.items()},
             recipe=recipe_of(phases, labels),
             labels=dict(labels),
-            evaluations={phase: step for phase, step in evaluations.items() if phase in phases},
-            texts={
-                name: step for step in shown if step.kind is sample and (name := step.config.phase.step.name) in phases
-            },
+            evaluations=_by_phase(shown, ema_eval, phases),
+            texts=_by_phase(shown, sample, phases),
             exports=exports,
             scores={name: scores[step.name] for name, step in exports.items() if step.name in scores},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
@@ -86,6 +83,14 @@ def report_on(
             graph=(*nodes_of(graph), own),
         ),
     )
+
+
+def _by_phase(
+    results: Iterable[Step], kind: StepKind[Any, Any], phases: Collection[str] | None = None
+) -> dict[str, Step]:
+    """Return the results of a kind by the phase or import that they read; only of these phases, if given."""
+    found = {step.config.phase.step.name: step for step in results if step.kind is kind}
+    return {name: step for name, step in found.items() if phases is None or name in phases}
 
 
 def _exports(results: Iterable[Step], scores: Mapping[str, Step]) -> dict[str, Step]:

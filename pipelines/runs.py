@@ -34,7 +34,7 @@ class Run(NamedTuple):
     state: str
     """done, or how far it is."""
     base: str
-    """The phase that it is compared with: the one whose name it took over, or else the one that it starts from."""
+    """The phase that it is compared with: the one that was forked, that had its name before, or that it starts from."""
     changed: tuple[str, ...]
     """Settings that differ from the base, as `field: old -> new`."""
     tokens: int | None
@@ -56,31 +56,44 @@ class Run(NamedTuple):
     commit: str
 
 
-def read_runs(prefixes: Iterable[str], *, since: datetime.datetime | None = None) -> list[Run]:
+def read_runs(
+    prefixes: Iterable[str], *, forks: Mapping[str, str], since: datetime.datetime | None = None
+) -> list[Run]:
     """Return the runs under all prefixes, the newest first; running ones before all others.
 
     Args:
+        prefixes: where to look.
+        forks: fork made on the command line to the phase that it was forked from.
         since: leave out runs that finished earlier.
 
     Raises:
         UserError: a prefix of several holds no outputs.
     """
     stores = {store.prefix: store for store in map(open_store, prefixes)}
-    found = [run for store in stores.values() for run in _runs_in(store, may_be_empty=len(stores) == 1)]
+    found = [run for store in stores.values() for run in _runs_in(store, forks, may_be_empty=len(stores) == 1)]
     kept = [run for run in found if since is None or not run.finished or _time(run.finished) >= since]
     return sorted(kept, key=lambda run: (not run.finished, run.finished, run.name), reverse=True)
 
 
-def _runs_in(store: Store, *, may_be_empty: bool) -> list[Run]:
+def _runs_in(store: Store, forks: Mapping[str, str], *, may_be_empty: bool) -> list[Run]:
     records, prefix = Records(store), store.prefix
     found = records.find_all(records.committed_keys())
     if not found and not may_be_empty:
         raise UserError(f"runs: {prefix} holds no outputs. Correct --prefix or --also, or leave it out.")
     phases = {key: record for key, record in found.items() if record.kind == PHASE}
-    earlier = _earlier_versions(records.labels(), phases)
+    labels = records.labels()
+    earlier = _earlier_versions(labels, phases)
+    newest = {name: phases[keys[-1]] for name, keys in labels.items() if keys[-1] in phases}
+    forked = {fork: newest[base] for fork, base in forks.items() if base in newest}
     evaluations, scores = _evaluations(found.values()), _scores(found)
     done = [
-        _done(prefix, record, _base(record, earlier.get(key), phases), evaluations.get(key), scores.get(key, {}))
+        _done(
+            prefix,
+            record,
+            forked.get(record.name) or _base(record, earlier.get(key), phases),
+            evaluations.get(key),
+            scores.get(key, {}),
+        )
         for key, record in phases.items()
         if key in earlier  # a milestone that no step of this name ends at is no run
     ]

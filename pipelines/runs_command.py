@@ -14,24 +14,24 @@ from typing import Any
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.quantities import counted
+from pipelines.comparison_table import comparison_content, comparison_notes, comparison_rows, rendered_comparison
 from pipelines.output import aligned, check_writable, write_page
-from pipelines.run_comparison import Comparison, Difference, compare, lines_of, titles
+from pipelines.run_comparison import Comparison, compare, lines_of
 from pipelines.runs import Run, read_runs
 
 SCHEMA = "marin_dag.runs/1"
 SINCE = re.compile(r"(\d+)([dhm])")
 UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 SORTED_BY = ("finished", "tokens", "loss", "bits_per_byte", "hours", "name")
-MOST_CHANGES, WIDTH_OF_A_CHANGE, WIDTH_OF_A_SETTING, MOST_CHARACTERS = 3, 90, 40, 2_000
-LEAST_SHORT = 0.001
-"""A smaller difference is shown with six digits."""
+MOST_CHANGES, WIDTH_OF_A_CHANGE, MOST_CHARACTERS = 3, 90, 2_000
 NONE = "-"
 
 
 def _runs(session: Session) -> int:
     parsed = session.parsed
     check_writable("--page", parsed.page)
-    every = read_runs([session.store.prefix, *parsed.also], since=parsed.since)
+    forks = {fork.name: fork.base for fork in session.forks.all()}
+    every = read_runs([session.store.prefix, *parsed.also], forks=forks, since=parsed.since)
     runs = [
         run
         for run in every
@@ -97,13 +97,20 @@ def rendered(runs: Sequence[Run], prices: Mapping[str, float], *, with_scores: b
     if not runs:
         return "no runs"
     tasks = _tasks(runs) if with_scores else []
-    headings = ["run", "state", "tokens", "loss", "bits/byte", *tasks, "hours", "cost", "by", "finished", "recipe"]
+    headings = [heading.removeprefix("#") for heading in _headings(tasks, prices)]
     heading, *rows = aligned([headings, *(_row(run, tasks, prices) for run in runs)])
     lines = [heading]
     for run, row in zip(runs, rows, strict=True):
         changes = _changes(run)
         lines += [row, f"  {changes}"] if changes else [row]
     return "\n".join([*lines, counted(len(runs), "run")])
+
+
+def _headings(tasks: Sequence[str], prices: Mapping[str, float]) -> list[str]:
+    """Return the columns of `_row`; a "#" marks numbers."""
+    scores = [f"#{task}" for task in tasks]
+    cost = ["#cost"] if prices else []
+    return ["run", "state", "#tokens", "#loss", "#bits/byte", *scores, "#hours", *cost, "by", "finished", "recipe"]
 
 
 def _row(run: Run, tasks: Sequence[str], prices: Mapping[str, float]) -> list[str]:
@@ -116,7 +123,7 @@ def _row(run: Run, tasks: Sequence[str], prices: Mapping[str, float]) -> list[st
         NONE if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
         *(_score(run, task) for task in tasks),
         NONE if run.hours is None else f"{run.hours:.2f}",
-        NONE if cost is None else f"{cost:,.2f}",
+        *([NONE if cost is None else f"{cost:,.2f}"] if prices else []),
         run.user or NONE,
         run.finished[:16].replace("T", " ") or NONE,
         run.recipe or NONE,
@@ -147,56 +154,6 @@ def _tasks(runs: Sequence[Run]) -> list[str]:
     return sorted({task for run in runs for task in run.scores})
 
 
-def rendered_comparison(comparison: Comparison) -> str:
-    """Return settings and measures by run, for a terminal."""
-    return "\n".join([*aligned(_comparison_rows(comparison, WIDTH_OF_A_SETTING)), *_notes(comparison)])
-
-
-def _comparison_rows(comparison: Comparison, width: int) -> list[list[str]]:
-    rows = [["", *titles(comparison.runs)]]
-    rows += [
-        [field, *(textwrap.shorten(value, width) for value in values)] for field, values in comparison.settings.items()
-    ]
-    rows.append(["tokens", *(f"{run.tokens or 0:,}" for run in comparison.runs)])
-    for measure in comparison.measures:
-        cells = zip(measure.values, measure.differences, strict=True)
-        rows.append([measure.name, *(_figure(value, difference) for value, difference in cells)])
-    return rows
-
-
-def _figure(value: float | None, difference: Difference | None) -> str:
-    if value is None:
-        return NONE
-    if difference is None:
-        return f"{value:.4f}"
-    digits = 4 if abs(difference.value) >= LEAST_SHORT else 6
-    shown = f"{difference.value:+.{digits}f}"
-    if difference.stderr is not None:
-        shown += f" ±{difference.stderr:.{digits}f}{', noise' if difference.is_noise else ''}"
-    return f"{value:.4f} ({shown})"
-
-
-def _notes(comparison: Comparison) -> list[str]:
-    every = (difference for measure in comparison.measures for difference in measure.differences if difference)
-    sources = sorted({difference.source for difference in every if difference.source})
-    by = " and ".join(sources)
-    first = titles(comparison.runs)[0]
-    notes = [
-        f"In brackets: the difference from {first}" + (f" ± its standard error, estimated from {by}" if by else "")
-    ]
-    return [*notes, *(["noise: the 95 % interval of the difference holds 0"] if by else [])]
-
-
-def comparison_content(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON data."""
-    measures = [
-        measure._asdict()
-        | {"differences": [each and each._asdict() | {"is_noise": each.is_noise} for each in measure.differences]}
-        for measure in comparison.measures
-    ]
-    return {"runs": [run.key for run in comparison.runs], "settings": comparison.settings, "measures": measures}
-
-
 def page(
     title: str,
     runs: Sequence[Run],
@@ -208,20 +165,7 @@ def page(
     from runtime.report.markup import element, table
 
     tasks = _tasks(runs)
-    numbers = ("#tokens", "#loss", "#bits a byte", *(f"#{task}" for task in tasks), "#hours", "#cost")
-    headings = [
-        "run",
-        "state",
-        *numbers,
-        "by",
-        "finished",
-        "recipe",
-        "#attempts",
-        "device",
-        "commit",
-        "prefix",
-        "changed",
-    ]
+    headings = [*_headings(tasks, prices), "#attempts", "device", "commit", "prefix", "changed"]
     rows = [
         [*_row(run, tasks, prices), str(run.attempts), run.device, run.commit, run.prefix, _changes(run)]
         for run in runs
@@ -231,11 +175,11 @@ def page(
         return document(title, lead, table(headings, rows, "Runs"), scripts=())
     from runtime.report.curve_plots import curves
 
-    (_, *names), *compared = _comparison_rows(comparison, MOST_CHARACTERS)
+    (_, *names), *compared = comparison_rows(comparison, MOST_CHARACTERS)
     lines = lines_of(comparison.runs)
     shown = [
         element("h2", "Settings, figures and scores"),
-        table(["", *names], compared, "; ".join(_notes(comparison)), class_="recipe"),
+        table(["", *names], compared, "; ".join(comparison_notes(comparison)), class_="recipe"),
         element("h2", "Curves"),
         curves(lines, end=1.01 * max(float(line.tokens[-1]) for line in lines)),
         element("h2", "All runs of the table"),

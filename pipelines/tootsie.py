@@ -69,7 +69,12 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
         compute_dtype=scale.compute_dtype,
     )
     texts = recipe.write_after(
-        PROMPTS, [*main_line.values()], corpus.tokenizer, compute_dtype=scale.compute_dtype, max_new_tokens=TEXT_TOKENS
+        PROMPTS,
+        [*main_line.values()],
+        corpus.tokenizer,
+        max_new_tokens=TEXT_TOKENS,
+        compute_dtype=scale.compute_dtype,
+        resources=scale.scoring_resources,
     )
     exports = [
         recipe.export(

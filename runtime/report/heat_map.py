@@ -179,12 +179,15 @@ if(+against.value&&!c.before){text.textContent='This window was not predicted at
 c.window.texts.forEach(function(words,i){
 var span=document.createElement('span');
 span.textContent=visible(words);span.style.background=background(c,i);span.dataset.index=i;span.tabIndex=0;
-text.appendChild(span)})}
+text.appendChild(span)});
+var known=c.now.logProb.filter(function(value){return value!==null});
+if(known.length)describe(c.now.logProb.indexOf(Math.min.apply(null,known)),'hardest token: ')}
 function percent(logProb){var p=100*Math.exp(logProb);return (p<0.01?p.toExponential(1):p.toPrecision(3))+' %'}
-function describe(event){
+function point(event){
 var index=event.target.dataset&&event.target.dataset.index;
-if(index===undefined)return;
-var c=current(),i=+index,lines=[JSON.stringify(c.window.texts[i])];
+if(index!==undefined)describe(+index,'')}
+function describe(i,title){
+var c=current(),lines=[title+JSON.stringify(c.window.texts[i])];
 if(c.now.logProb[i]===null)lines.push('not predicted: the first token of a document or window');
 else{
 lines.push('probability '+percent(c.now.logProb[i])+', rank '+(c.now.rank[i]+1)+
@@ -196,5 +199,5 @@ token.replaceChildren.apply(token,lines.map(function(line){
 var row=document.createElement('div');row.textContent=line;return row}))}
 moment.value=data.moments.length-1;
 [win,moment,against].forEach(function(input){input.addEventListener('input',draw)});
-['mouseover','focusin','click'].forEach(function(kind){text.addEventListener(kind,describe)});
+['mouseover','focusin','click'].forEach(function(kind){text.addEventListener(kind,point)});
 draw()})()"""

@@ -85,7 +85,7 @@ def forks_table(report: Report) -> Markup:
     """Return each fork beside the phase that it is with other settings: what was changed, and what it did."""
     by_name = {phase.name: phase for phase in report.phases}
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
-    headings = ["fork", "of", "changes", "why", "#final loss", "#against it", "#bits per byte", "#against it"]
+    headings = ["fork", "of", "changes", "#bits per byte", "#against it", "#final loss", "#against it", "why"]
     rows: list[Row] = []
     for fork in report.phases:
         if fork.fork_of is None:
@@ -101,16 +101,16 @@ def forks_table(report: Report) -> Markup:
                 fork.name,
                 base.name,
                 "; ".join(changed) or f"ends at step {fork.step:,}",
-                fork.fork_reason or NONE,
-                f"{fork.final_loss:.3f}",
-                f"{fork.final_loss - base.final_loss:+.3f}",
                 NONE if its is None else f"{mean(its.best):.4f}",
                 NONE if its is None or of_base is None else _gain(its, of_base),
+                f"{fork.final_loss:.3f}",
+                f"{fork.final_loss - base.final_loss:+.3f}",
+                fork.fork_reason or NONE,
             ]
         )
     caption = (
-        "Forks; less is better, and a minus is a gain. ±: standard error of the difference over held-out windows, "
-        "without that of another seed; “noise”: its 95 % interval holds 0"
+        "Forks; less is better. ±: standard error of the difference over held-out windows, "
+        "not over seeds; “noise”: its 95 % interval holds 0"
     )
     return table(headings, rows, caption, class_="recipe") if rows else Markup()
 
@@ -124,7 +124,8 @@ def _gain(fork: Evaluation, base: Evaluation) -> str:
     stderr = difference_stderr(ours.losses, theirs.losses, num_tokens=ours.num_tokens, num_bytes=ours.num_bytes)
     if stderr is None:
         return f"{difference:+.4f}"
-    return f"{difference:+.4f} ± {stderr:.4f}{', noise' if is_noise(difference, stderr) else ''}"
+    verdict = "noise" if is_noise(difference, stderr) else "worse" if difference > 0 else "better"
+    return f"{difference:+.4f} ± {stderr:.4f}, {verdict}"
 
 
 def domains_table(report: Report) -> Markup:

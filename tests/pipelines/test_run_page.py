@@ -19,6 +19,8 @@ from pipelines.run_page import RunPage
 from pipelines.scales import LAPTOP
 from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, thinned
 from runtime.report.panel import MAIN_LINE
+from steps.sample import SampleResult, SampleText
+from tests.pipelines.committed import commit
 from tests.pipelines.test_curves_command import save
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -133,10 +135,14 @@ def test_a_long_run_is_thinned_to_what_is_shown_and_keeps_its_extremes():
 
 
 def test_a_view_that_is_not_there_is_refused(session, graph, trained):
-    for name in ("report", "../x", "heat-map"):
+    for name in ("report", "../x", "heat-map", "texts"):
         with pytest.raises(UserError):
             RunPage(session, graph).view(name)
     assert "kestrel" in RunPage(session, graph).view("stalls")
+    text = SampleText(prompt="<b>", text="a", is_whole=True)
+    written = SampleResult(step=1, consumed_tokens=1, weights="hot", texts=(text,))
+    commit(session.store, graph.step("sample/kestrel"), written)
+    assert "<div>kestrel</div><pre><bdi><b>&lt;b&gt;</b>a</bdi>" in RunPage(session, graph).view("texts")
 
 
 @pytest.mark.slow

@@ -115,6 +115,18 @@ def test_a_run_is_compared_with_the_phase_that_it_starts_from_or_with_its_earlie
     assert start["base"] == "" and start["changed"] == []
 
 
+def test_a_fork_is_compared_with_the_phase_that_was_forked(
+    tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starling = graph.step("starling")
+    assert tootsie.main(["fork", "starling", "--as", "forked", "--set", "z_loss=0.125", "--prefix", str(tmp_path)]) == 0
+    capsys.readouterr()
+    commit(tmp_path, starling)
+    commit(tmp_path, starling.fork("forked", z_loss=0.125))
+    (run,) = listed(tmp_path, capsys, "forked")
+    assert run["base"].startswith("starling") and run["changed"] == [f"z_loss: {starling.config.z_loss} -> 0.125"]
+
+
 def test_several_prefixes_are_one_table(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
     commit(tmp_path / "a", graph.step("kestrel"))
     commit(tmp_path / "b", graph.step("ocelot"))

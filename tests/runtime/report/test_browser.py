@@ -261,6 +261,7 @@ def test_a_heat_map_shows_a_token_its_moments_and_their_change(open_page):
     alphas = [float(re.findall(r"[\d.]+", tokens.nth(i).evaluate("e => getComputedStyle(e).background"))[3])
               for i in (1, 2)]  # fmt: skip
     assert alphas[0] < 0.1 < 0.5 < alphas[1], "the blank stands out"
+    assert shown.locator("#token").inner_text().startswith('hardest token: "Ada"')
     tokens.nth(2).hover()
     assert '"Ada"' in shown.locator("#token").inner_text() and "loss 6.000" in shown.locator("#token").inner_text()
     shown.locator("#against").select_option("1")

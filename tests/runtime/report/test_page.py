@@ -279,12 +279,13 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
         losses = {("web", "a"): (3.0, 100), ("web", "b"): (3.0 + spread, 100)}
         return dataclasses.replace(evaluation, windows=Windows(losses, {"web": 200}, {"web": 800}))
 
-    for spread, noise in ((0.001, ""), (9.0, ", noise")):
+    verdict = "worse" if found["dessert_v3"] > found["dessert_bad"] else "better"
+    for spread, word in ((0.001, verdict), (9.0, "noise")):
         evaluations = [measured(each, spread * (each.phase == "dessert_v3")) for each in forked.evaluations]
         page = forks_table(dataclasses.replace(forked, evaluations=tuple(evaluations)))
         # Two windows of 100 tokens: the variance of both, over two windows.
         stderr = spread / math.sqrt(2) * 200 / (800 * math.log(2)) / math.sqrt(2)
-        assert f"{difference} ± {stderr:.4f}{noise}<" in page
+        assert f"{difference} ± {stderr:.4f}, {word}<" in page
 
 
 def test_the_epochs_of_a_source_and_its_findings_are_on_the_page(report):
