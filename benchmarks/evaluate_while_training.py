@@ -29,7 +29,7 @@ NUM_MILESTONES = 6
 STEPS_BETWEEN = 200
 WORDS = ("the", "fox", "dog", "jumps", "over", "lazy", "brown", "quick", "and", "sleeps", "under", "a", "tree")
 MODEL = recipe.LlamaConfig(
-    vocab_size=512, hidden_size=128, intermediate_size=344, num_hidden_layers=4, num_attention_heads=4,
+    vocab_size=300, hidden_size=128, intermediate_size=344, num_hidden_layers=4, num_attention_heads=4,
     num_key_value_heads=2, head_dim=32, max_position_embeddings=256,
 )  # fmt: skip
 
