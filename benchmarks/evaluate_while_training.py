@@ -11,6 +11,7 @@ phase. Twelve minutes on two idle cores. The last line is JSON.
 import argparse
 import datetime
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -56,7 +57,7 @@ def build(arguments: argparse.Namespace) -> list[Step[Any]]:
 
 def write_files(folder: Path) -> None:
     """Write documents and items."""
-    texts = (" ".join(WORDS[(seed * 7 + place * place) % len(WORDS)] for place in range(120)) for seed in range(4_000))
+    texts = (" ".join(random.Random(seed).choices(WORDS, k=120)) for seed in range(4_000))
     lines = [json.dumps({"id": str(number), "text": text}) for number, text in enumerate(texts)]
     (folder / "web.jsonl").write_text("\n".join(lines) + "\n")
     items = [
