@@ -20,7 +20,7 @@ class GoldAnswersResult(BaseModel, frozen=True, extra="forbid"):
     """Task and number of shots, such as "piqa_0shot" -> file."""
     num_answers: dict[str, int]
     vocab_size: int
-    """Of the tokenizer."""
+    """Number of ids of the tokenizer."""
 
 
 def check_answers(config: GoldAnswersConfig) -> None:

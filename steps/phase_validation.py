@@ -2,7 +2,7 @@
 
 from jax.sharding import Mesh
 
-from marin_dag.graph.step import StepContext
+from marin_dag.graph.step import Input, StepContext
 from runtime.evaluation.token_predictions import PREDICTIONS
 from runtime.evaluation.validation import HeldOutValidation
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
@@ -11,6 +11,7 @@ from runtime.training.observer import Observer
 from steps.held_out import EvaluationProgram, open_held_out
 from steps.phase_checks import check_vocabulary
 from steps.phase_config import TrainPhaseConfig
+from steps.tokenize import TokenizeResult
 
 
 def validation_of(
@@ -25,22 +26,9 @@ def validation_of(
     """
     if not config.validate_every_steps:
         return None
-    whole = {name: cache for name, cache in config.caches.items() if not cache.is_growing}
-    if growing := sorted(config.caches.keys() - whole.keys()):
-        context.log.warning(
-            "validation: without %s, which are still being tokenized; an attempt that begins later includes them",
-            ", ".join(growing),
-        )
+    whole = _whole_caches(config, context)
     if not whole:
         return None
-    wanted = config.validation_tokens_per_source
-    available = {name: cache.result.num_validation_tokens for name, cache in sorted(whole.items())}
-    if few := [f"{name} {num_tokens:,}" for name, num_tokens in available.items() if num_tokens < wanted]:
-        context.log.info(
-            "validation: fewer held-out tokens than validation_tokens_per_source (%s): %s",
-            f"{wanted:,}",
-            ", ".join(few),
-        )
     for tasks in config.validation_tasks:
         check_vocabulary(tasks.name, tasks.result.vocab_size, config.model.vocab_size)
     program = EvaluationProgram(
@@ -57,7 +45,7 @@ def validation_of(
         context,
         mesh,
         program,
-        max_tokens_per_domain=wanted,
+        max_tokens_per_domain=config.validation_tokens_per_source,
         sampled_windows_per_domain=config.sampled_windows_per_source,
         answers={task: each.join(file) for each in config.validation_tasks for task, file in each.result.files.items()},
     )
@@ -66,7 +54,7 @@ def validation_of(
     )
     return HeldOutValidation(
         held_out=texts,
-        max_tokens_per_domain=wanted,
+        max_tokens_per_domain=config.validation_tokens_per_source,
         answers=answers,
         num_answers={
             task: number for each in config.validation_tasks for task, number in each.result.num_answers.items()
@@ -79,3 +67,22 @@ def validation_of(
         predictor=predictor,
         predictions_folder=f"{context.work_path}/{PREDICTIONS}" if context.host.index == 0 else None,
     )
+
+
+def _whole_caches(config: TrainPhaseConfig, context: StepContext) -> dict[str, Input[TokenizeResult]]:
+    """Return the caches that are fully tokenized; log the others, and those with less text than asked for."""
+    whole = {name: cache for name, cache in config.caches.items() if not cache.is_growing}
+    if growing := sorted(config.caches.keys() - whole.keys()):
+        context.log.warning(
+            "validation: without %s, which are still being tokenized; an attempt that begins later includes them",
+            ", ".join(growing),
+        )
+    wanted = config.validation_tokens_per_source
+    available = {name: cache.result.num_validation_tokens for name, cache in sorted(whole.items())}
+    if few := [f"{name} {num_tokens:,}" for name, num_tokens in available.items() if num_tokens < wanted]:
+        context.log.info(
+            "validation: fewer held-out tokens than validation_tokens_per_source (%s): %s",
+            f"{wanted:,}",
+            ", ".join(few),
+        )
+    return whole

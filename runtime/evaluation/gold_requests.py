@@ -59,5 +59,5 @@ def _right_choice(label: str, task: Any, doc: Any) -> int:
     first = gold[0] if isinstance(gold, list) else gold
     number = choices.index(first) if first in choices else first
     if not isinstance(number, int) or not 0 <= number < len(choices):
-        raise TaskItemsError(f"{label}: {gold!r} is the right one of the choices {choices}; correct the item {doc}.")
+        raise TaskItemsError(f"{label}: the answer {gold!r} is none of the choices {choices}; correct the item {doc}.")
     return number

@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from pathlib import Path
 @functools.cache
 def missing_packages(module: Path) -> tuple[str, ...]:
     """Return the packages that a module needs at its import and that are not installed."""
-    names = dict.fromkeys(_imports(ast.parse(module.read_bytes()).body))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some of lm-eval's modules have invalid escapes
+        tree = ast.parse(module.read_bytes())
+    names = dict.fromkeys(_imports(tree.body))
     beside = {path.stem for path in module.parent.iterdir()}
     return tuple(name for name in names if name not in beside and importlib.util.find_spec(name) is None)
 

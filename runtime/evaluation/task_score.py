@@ -32,7 +32,7 @@ class TaskScore:
     warning: str | None
     """A reason not to trust the value, if there is one."""
 
-    num_close: int = 0
+    num_close: int = dataclasses.field(default=0, kw_only=True)
     """Items whose two best choices are closer than rounding: another device or batch size may change the choice."""
 
     @property

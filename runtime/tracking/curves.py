@@ -68,7 +68,7 @@ class Curves(NamedTuple):
 
     def validation_means(self, which: str) -> Float64[np.ndarray, "updates"] | None:
         """Return the mean bits per byte of held-out text under `HOT` or EMA weights; None if never measured."""
-        return self.figures.get(f"{_group(which)}/{MEAN}")
+        return self.figures.get(_name(BITS_PER_BYTE, which, MEAN))
 
     def newest_validation(self) -> tuple[int, float] | None:
         """Return the last step that measured held-out text, and its mean bits per byte under the weights."""
@@ -84,7 +84,7 @@ class Curves(NamedTuple):
         if newest is None:
             return []
         row = np.searchsorted(self.step, newest[0])
-        group, mean = f"{_group(HOT)}/", f"{_group(HOT)}/{MEAN}"
+        group, mean = _name(BITS_PER_BYTE, HOT, ""), _name(BITS_PER_BYTE, HOT, MEAN)
         measured = {name: curve for name, curve in self.figures.items() if name.startswith(group) and name != mean}
         return [name.removeprefix(group) for name, curve in measured.items() if np.isfinite(curve[row])]
 

@@ -173,6 +173,7 @@ def an_answer(number: int, answer_filter: str, value: float, *, found: str = "7"
     return {
         "doc_id": number, "doc": {}, "filter": answer_filter, "exact_match": value, "acc": value, "metrics": ["acc"],
         "filtered_resps": [found], "arguments": [("a prompt", "one choice"), ("a prompt", "another")],
+        "resps": [[(-1.0, False)], [(-2.0, False)]],
     }  # fmt: skip
 
 
