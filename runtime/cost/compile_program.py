@@ -23,6 +23,7 @@ from runtime.cost.described_devices import as_default, described_devices
 from runtime.cost.products import Products
 from runtime.cost.program import Program
 from runtime.cost.request import REQUEST, Compiled, Request, to_json
+from runtime.evaluation.described_programs import described_program
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
@@ -56,6 +57,17 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
 def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = None) -> Any:
     """Return the compiled step; write its scheduled text below `text_folder`, where there is one."""
     program: Any
+    if request.step in ("score", "decode"):
+        program, arguments = described_program(
+            request.step,
+            request.model,
+            mesh,
+            rows=request.global_batch_size,
+            length=request.sequence_length,
+            compute_dtype=request.compute_dtype,
+            stored_dtype=request.stored_dtype,
+        )
+        return _compiled(program, arguments, mesh, text_folder)
     if request.step == "eval":
         program = eval_program(
             request.model,
@@ -66,9 +78,13 @@ def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = 
         )
     else:
         program = train_program(request.model, mesh, ProgramOptions.of(request), donate=True)
+    return _compiled(program, arguments_of(request, mesh), mesh, text_folder)
+
+
+def _compiled(program: Any, arguments: tuple[Any, ...], mesh: Mesh, text_folder: str | None) -> Any:
     options = None if text_folder is None else {"xla_dump_to": text_folder, "xla_dump_hlo_as_text": True}
     with as_default(mesh):
-        lowered = program.lower(*arguments_of(request, mesh))
+        lowered = program.lower(*arguments)
     return lowered.compile(compiler_options=options)
 
 
