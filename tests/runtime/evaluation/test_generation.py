@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import random
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from runtime.evaluation.sampling import Draws, Sampling, drawn, kept
 from runtime.interop.huggingface import SpecialTokens, write_model
 from runtime.kernels.attention_cached import attend_to_cache
 from runtime.kernels.attention_paged import attend_to_pages
-from runtime.model.cache import KeyValueCache, appended
+from runtime.model.cache import KeyValueCache, appended, empty_cache
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
@@ -212,3 +213,21 @@ def test_a_fused_kernel_agrees_with_the_definition(kernel, head_dim):
     np.testing.assert_allclose(np.asarray(found, np.float32), np.asarray(expected, np.float32), atol=0.02)
     untouched = [number for number in range(layers) if number != layer]
     assert (cache.keys[jnp.array(untouched)] == keys[jnp.array(untouched)]).all()
+
+
+def test_a_step_over_the_cache_of_all_layers_is_that_over_a_cache_by_layer():
+    tokens, lengths = jnp.asarray([5, 7, 9], jnp.int32), jnp.asarray([0, 40, 127], jnp.int32)
+    config = CONFIG.build()
+    rng = np.random.default_rng(0)
+    empty = empty_cache(CONFIG, slots=3, capacity=128, dtype=jnp.bfloat16, written_out=False)
+    cache = KeyValueCache(*(jnp.asarray(rng.normal(size=part.shape), part.dtype) for part in empty))
+    found = []
+    for kernel in ("reference", "paged_tpu"):
+        computation = whole(jnp.bfloat16)._replace(cache_kernel=kernel)
+        step = jax.jit(functools.partial(config.decode, computation=computation))
+        with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()):
+            states, after = step(model(), tokens, lengths, cache, config.frequencies(LLAMA3_ROPE))
+        found.append([np.asarray(leaf, np.float32) for leaf in (states.hidden, *after)])
+    for expected, own in zip(*found, strict=True):
+        np.testing.assert_allclose(own, expected, atol=0.1)
+    assert (found[0][1] != np.asarray(cache.keys, np.float32)).any(axis=(2, 4)).sum() == CONFIG.num_hidden_layers * 3
