@@ -23,7 +23,6 @@ from runtime.cost.described_devices import as_default, described_devices
 from runtime.cost.products import Products
 from runtime.cost.program import Program
 from runtime.cost.request import REQUEST, Compiled, Request, to_json
-from runtime.evaluation.described_programs import described_program
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
@@ -58,6 +57,9 @@ def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = 
     """Return the compiled step; write its scheduled text below `text_folder`, where there is one."""
     program: Any
     if request.step in ("score", "decode"):
+        # Imported here: other programs do not depend on how an evaluation is run.
+        from runtime.evaluation.described_programs import described_program
+
         program, arguments = described_program(
             request.step,
             request.model,
