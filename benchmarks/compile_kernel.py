@@ -37,7 +37,6 @@ from benchmarks.kernel_registers import Registers, registers_in, registers_of, t
 from runtime.cost.described_devices import as_default
 from runtime.kernels import names
 from runtime.kernels.attention import attend
-from runtime.kernels.attention_paged import CacheKernel
 from runtime.kernels.block_sizes import splash_blocks
 from runtime.kernels.cross_entropy import linear_cross_entropy
 from runtime.kernels.scattered_product_tpu import scattered_product
@@ -46,7 +45,7 @@ ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=4096, num_head
 LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256)
 SCATTER_SHAPE = ScatterShape(num_tokens=2 * 4096, scattered=4096, columns=14_336)
 CACHE_SHAPE = CacheShape(num_layers=32, slots=32, num_heads=32, num_kv_heads=8, capacity=1024, head_dim=128)
-PAGED: dict[str, CacheKernel] = {"paged_tpu": "paged_tpu", "paged_gpu": "paged_gpu"}
+PAGED = ("paged_tpu", "paged_gpu")
 ATTENTION = ("splash", "pallas_gpu", "tokamax")
 OF_TOKAMAX = ("forward", "backward of queries", "backward of keys and values")
 """Its kernels in the order in which they run; all have one name."""
@@ -96,7 +95,7 @@ def _at_size(
     kernel: str, size: int | None
 ) -> tuple[AttentionShape | CacheShape | LossShape | ScatterShape, Callable[..., Any]]:
     if kernel in PAGED:
-        return CACHE_SHAPE._replace(head_dim=size or CACHE_SHAPE.head_dim), decoding(PAGED[kernel])
+        return CACHE_SHAPE._replace(head_dim=size or CACHE_SHAPE.head_dim), decoding(kernel)
     if kernel in ATTENTION:
         attention = ATTENTION_SHAPE._replace(head_dim=size or ATTENTION_SHAPE.head_dim)
         return attention, attention_with_gradients(partial(attend, kernel=kernel))

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.cost.chips import GENERATIONS, GPUS, Slice
 from runtime.cost.described_devices import described_devices
-from runtime.kernels.attention_paged import CacheKernel, attend_to_pages
+from runtime.kernels.attention_paged import attend_to_pages
 from runtime.kernels.cross_entropy import CrossEntropy
 from runtime.kernels.shapes import Head, Hidden, KeyValue, Labels, PerToken, Query, Scalar, SegmentIds
 from runtime.model.cache import KeyValueCache, appended
@@ -61,10 +61,10 @@ class CacheShape(NamedTuple):
     head_dim: int
 
 
-def decoding(kernel: CacheKernel) -> Callable[..., Any]:
-    """Return a function of cache, query, key, value and lengths: the cache with the token, and attention's last layer.
+def decoding(kernel: Any) -> Callable[..., Any]:
+    """Return a function of cache, query, key, value and lengths: the cache with new tokens, and the last attention.
 
-    As in `Llama.decode`, each layer first writes its token; the memory shows whether that copies the cache.
+    Each layer first writes its tokens, as in `Llama.decode`. The memory shows whether that copies the cache.
     """
 
     def run(keys: Any, values: Any, query: Any, key: Any, value: Any, lengths: Any) -> Any:
