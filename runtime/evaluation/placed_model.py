@@ -177,8 +177,9 @@ def _placed(arrays: Any, sharding: Any) -> Any:
 
 def _mesh(num_bytes: int) -> Mesh:
     """Return a mesh over all devices, with as many copies of the parameters as fit."""
-    num_slices = len({getattr(device, "slice_index", None) for device in jax.devices()})
-    machines, devices = present_machines(num_slices)
     own = jax.local_devices()[0]
+    # JAX numbers slices of GPUs too, by their switches; a plan knows none (`machines_of`).
+    slices = {getattr(device, "slice_index", None) for device in jax.devices() if own.platform == "tpu"}
+    machines, devices = present_machines(max(1, len(slices)))
     memory = None if own.platform == "cpu" else (own.memory_stats() or {}).get("bytes_limit")
     return make_mesh(layout_with_copies(num_bytes, machines, memory).shape, devices)
