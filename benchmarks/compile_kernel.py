@@ -21,10 +21,12 @@ import numpy as np
 from benchmarks.kernel_alone import (
     RING,
     AttentionShape,
+    CacheShape,
     LossShape,
     ScatterShape,
     arguments_of,
     attention_with_gradients,
+    decoding,
     jit_like_a_step,
     loss_with_gradients,
     mesh_of_16_chips,
@@ -42,6 +44,8 @@ from runtime.kernels.scattered_product_tpu import scattered_product
 ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
 LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256)
 SCATTER_SHAPE = ScatterShape(num_tokens=2 * 4096, scattered=4096, columns=14_336)
+CACHE_SHAPE = CacheShape(num_layers=32, slots=32, num_heads=32, num_kv_heads=8, capacity=1024, head_dim=128)
+PAGED = ("paged_tpu", "paged_gpu")
 ATTENTION = ("splash", "pallas_gpu", "tokamax")
 OF_TOKAMAX = ("forward", "backward of queries", "backward of keys and values")
 """Its kernels in the order in which they run; all have one name."""
@@ -62,7 +66,8 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
         mesh = mesh_of_16_chips(chip) if kernel == "scattered_product" else mesh_of_one_chip(chip)
         shape, program = _at_size(kernel, size)
         with as_default(mesh):
-            lowered = jit_like_a_step(program, mesh).lower(*arguments_of(shape, mesh))
+            donated = (0, 1) if kernel in PAGED else ()
+            lowered = jit_like_a_step(program, mesh, donated=donated).lower(*arguments_of(shape, mesh))
         match shape, kernel:
             case AttentionShape(sequence_length=length, head_dim=head_dim), "splash":
                 compiled = lowered.compile()
@@ -86,7 +91,11 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
     return {"peak_memory_in_bytes": int(compiled.memory_analysis().peak_memory_in_bytes), **found}
 
 
-def _at_size(kernel: str, size: int | None) -> tuple[AttentionShape | LossShape | ScatterShape, Callable[..., Any]]:
+def _at_size(
+    kernel: str, size: int | None
+) -> tuple[AttentionShape | CacheShape | LossShape | ScatterShape, Callable[..., Any]]:
+    if kernel in PAGED:
+        return CACHE_SHAPE._replace(head_dim=size or CACHE_SHAPE.head_dim), decoding(kernel)
     if kernel in ATTENTION:
         attention = ATTENTION_SHAPE._replace(head_dim=size or ATTENTION_SHAPE.head_dim)
         return attention, attention_with_gradients(partial(attend, kernel=kernel))

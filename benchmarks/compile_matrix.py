@@ -1,7 +1,7 @@
 """Compile matrix: whether every kernel and size of model compiles for every TPU and GPU, and fits.
 
 `python -m benchmarks.compile_matrix [--kernels | --models]` compiles, without an accelerator, each kernel for v4, v5e,
-v5p, v6e and the H200 at the shapes of the 8B model, and the train step of five sizes for suitable slices and hosts. It
+v5p, v6e and two GPUs at the shapes of the 8B model, and the train step of five sizes for suitable slices and hosts. It
 prints the tables of docs/explanation/tpu.md and docs/explanation/gpu.md; earlier programs come from the cache. Exit
 code 1 if anything failed, does not fit, or has a fault.
 """
@@ -20,13 +20,15 @@ from runtime.cost.roofline import flops_of, roofline_of
 from runtime.model.llama.config import LlamaConfig
 from runtime.platform.remat import Remat
 
-CHIPS = (*GENERATIONS, "H200")
+CHIPS = (*GENERATIONS, "H100", "H200")
 KERNELS = {
     "splash": GENERATIONS,
     "pallas_gpu": GPUS,
     "chunked_wide": CHIPS,
-    "mosaic_gpu": ("H200",),
+    "mosaic_gpu": ("H100", "H200"),
     "scattered_product": GENERATIONS,
+    "paged_tpu": GENERATIONS,
+    "paged_gpu": GPUS,
 }
 """Kernels, and the chips that they are for."""
 REFUSED = {("scattered_product", "v4"): "no block of 8192 tokens fits in the 16 MiB of vector memory of a v4"}

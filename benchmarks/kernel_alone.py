@@ -13,8 +13,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.cost.chips import GENERATIONS, GPUS, Slice
 from runtime.cost.described_devices import described_devices
+from runtime.kernels.attention_paged import attend_to_pages
 from runtime.kernels.cross_entropy import CrossEntropy
 from runtime.kernels.shapes import Head, Hidden, KeyValue, Labels, PerToken, Query, Scalar, SegmentIds
+from runtime.model.cache import KeyValueCache, appended
 from runtime.parallel.compiler_options import compiler_options
 
 Z_LOSS = 1e-4
@@ -48,6 +50,34 @@ class ScatterShape(NamedTuple):
     columns: int
 
 
+class CacheShape(NamedTuple):
+    """Shape of a cache of all layers in bfloat16, and of one new token of each slot."""
+
+    num_layers: int
+    slots: int
+    num_heads: int
+    num_kv_heads: int
+    capacity: int
+    head_dim: int
+
+
+def decoding(kernel: Any) -> Callable[..., Any]:
+    """Return a function of cache, query, key, value and lengths: the cache with new tokens, and the last attention.
+
+    Each layer first writes its tokens, as in `Llama.decode`. The memory shows whether that copies the cache.
+    """
+
+    def run(keys: Any, values: Any, query: Any, key: Any, value: Any, lengths: Any) -> Any:
+        def layer(carried: tuple[KeyValueCache, Any], number: Any) -> tuple[tuple[KeyValueCache, Any], None]:
+            cache = appended(carried[0], (key, value), lengths, number)
+            return (cache, attend_to_pages(carried[1], cache, lengths + 1, number, kernel=kernel)), None
+
+        layers = jnp.arange(keys.shape[0], dtype=jnp.int32)
+        return jax.lax.scan(layer, (KeyValueCache(keys, values), query), layers)[0]
+
+    return run
+
+
 def attention_with_gradients(attention: Callable[..., Query]) -> Callable[..., Any]:
     """Return a function of query, key, value and segment ids: attention's sum, and its gradients by the first three.
 
@@ -72,14 +102,16 @@ def loss_with_gradients(loss: Callable[..., CrossEntropy]) -> Callable[..., Any]
     return jax.value_and_grad(objective, argnums=(0, 1))
 
 
-def jit_like_a_step(program: Callable[..., Any], mesh: Mesh) -> Any:
+def jit_like_a_step(program: Callable[..., Any], mesh: Mesh, *, donated: tuple[int, ...] = ()) -> Any:
     """Return the program with a train step's compiler options, under a mesh, whose chips decide the kernels' blocks."""
     whole = PartitionSpec()
     mapped = jax.shard_map(program, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
-    return jax.jit(mapped, compiler_options=compiler_options(mesh))
+    return jax.jit(mapped, compiler_options=compiler_options(mesh), donate_argnums=donated)
 
 
-def arguments_of(shape: AttentionShape | LossShape | ScatterShape, mesh: Mesh) -> list[jax.ShapeDtypeStruct]:
+def arguments_of(
+    shape: AttentionShape | CacheShape | LossShape | ScatterShape, mesh: Mesh
+) -> list[jax.ShapeDtypeStruct]:
     """Return the arguments of the program of that shape, without values, on the devices of `mesh`."""
     place = NamedSharding(mesh, PartitionSpec())
 
@@ -91,6 +123,10 @@ def arguments_of(shape: AttentionShape | LossShape | ScatterShape, mesh: Mesh) -
             counts = num_heads, num_kv_heads, num_kv_heads
             parts = [array(jnp.bfloat16, num_sequences, sequence_length, count, head_dim) for count in counts]
             return [*parts, array(jnp.int32, num_sequences, sequence_length)]
+        case CacheShape(num_layers, slots, num_heads, num_kv_heads, capacity, head_dim):
+            stacks = [array(jnp.bfloat16, num_layers, slots, num_kv_heads, capacity, head_dim)] * 2
+            tokens = [array(jnp.bfloat16, slots, heads, head_dim) for heads in (num_heads, num_kv_heads, num_kv_heads)]
+            return [*stacks, *tokens, array(jnp.int32, slots)]
         case LossShape(num_tokens, hidden_size, vocab_size):
             sides = [array(jnp.bfloat16, num_tokens, hidden_size), array(jnp.bfloat16, hidden_size, vocab_size)]
             return [*sides, array(jnp.int32, num_tokens), array(jnp.float32, num_tokens)]

@@ -13,11 +13,12 @@ from typing import Literal, NamedTuple
 
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Cpu, Gpu
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
 from pipelines.compile_cures import cures, options, setting
+from pipelines.compile_evaluations import evaluation_lines, evaluation_requests
+from pipelines.machines import slice_of_step
 from pipelines.output import aligned
 from pipelines.phases import fork_names, legs_in, main_line_first, main_line_of, own_steps, phases_in
 from runtime.cache_folder import cache_folder
@@ -100,6 +101,8 @@ def report(session: Session, plan: Plan) -> None:
         if isinstance(outcome, DoesNotFit) and curable:
             kept = [name for name in names if isinstance(outcomes[of_step[name]], Compiled)]
             lines.append(_cure(request, curable, kept, phases, evaluations))
+    scored = evaluation_requests(planned.step for planned in plan.steps if planned.is_selected)
+    lines += evaluation_lines(scored, _with_progress)
     lines += ["", *_phases(phases, requests, outcomes), "", *ASSUMPTIONS]
     if is_whole and len(names) < len(phases):
         lines.append("Side branches are compiled where they are selected, for example with --only.")
@@ -129,7 +132,7 @@ def request_of(
     """
     from runtime.training.kernel_choice import chosen_kernels
 
-    config, (name, num_slices) = phase.config, _slice_of_phase(phase)
+    config, (name, num_slices) = phase.config, slice_of_step(phase)
     # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
     model_parallel, context_parallel = (1, 1) if step == "eval" else (config.model_parallel, config.context_parallel)
     devices = devices_on(phase.resources, context_parallel=context_parallel)
@@ -171,22 +174,6 @@ def request_of(
         model_parallel=model_parallel,
         context_parallel=context_parallel,
     )
-
-
-def _slice_of_phase(phase: Step) -> tuple[str, int]:
-    """Return the name of a phase's slice or GPUs, and the number of slices."""
-    resources = phase.resources
-    if isinstance(resources, Cpu):
-        raise UserError(
-            f"--compile: {phase.name} runs on {resources}, and only programs for TPUs and GPUs are compiled ahead of "
-            "time; give it resources=Tpu(...) or Gpu(...) (the flagship: --scale 8b)."
-        )
-    name, num_slices = (str(resources), 1) if isinstance(resources, Gpu) else (resources.slice, resources.num_slices)
-    try:
-        slice_of(name)
-    except ValueError as error:
-        raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
-    return name, num_slices
 
 
 def _with_progress(request: Request, place: str) -> Outcome:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel
 
 from marin_dag.errors import RefusedConfigError
+from marin_dag.graph.resources import Cpu, Resources
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import HOT, Ema
 from steps.download import DownloadResult
 from steps.hf_export import HfExportConfig, HfExportResult
-from steps.machine_checks import refuse_several_hosts
+from steps.joined_mesh import LOST_PEER_ERRORS, joined_mesh
+from steps.machine_checks import evaluated_mesh
 from steps.phase_checks import imported_by
 from steps.phase_config import TrainPhaseConfig
 from steps.task_inputs import TaskInputs, check_items, task_files
@@ -24,11 +26,10 @@ if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
     from runtime.evaluation.item_scores import ItemScores
     from runtime.interop.huggingface import ImportedModel
+    from runtime.model.config import ModelConfig
     from runtime.training.watchdog import Watchdog
 
 SAMPLES_FILE = "samples.jsonl"
-ATTENTION = "chunked"
-WHY_ATTENTION = "blocks of queries, for continuations that share a context; new tokens attend to a cache"
 
 
 class LmEvalConfig(TaskInputs, frozen=True, extra="forbid"):
@@ -67,6 +68,26 @@ def check_tasks(config: LmEvalConfig) -> None:
     _check_context(config)
 
 
+def check_machines(config: LmEvalConfig, resources: Resources) -> None:
+    """Raise ValueError where the machines cannot share the model."""
+    if not isinstance(resources, Cpu) and (model := evaluated_model(config)) is not None:
+        evaluated_mesh(resources, model, evaluated_bytes(config, model))
+
+
+def evaluated_model(config: LmEvalConfig) -> "ModelConfig | None":
+    """Return the shape of the scored model; None where only the download knows it."""
+    export = config.export.config_of(HfExportConfig)
+    phase = None if export is None else export.phase.config_of(TrainPhaseConfig) or imported_by(export.phase)
+    return None if phase is None else phase.model
+
+
+def evaluated_bytes(config: LmEvalConfig, model: "ModelConfig") -> int:
+    """Return the size of the parameters as the export stores them."""
+    export = config.export.config_of(HfExportConfig)
+    assert export is not None  # else the model is unknown
+    return model.num_parameters * (2 if export.dtype == "bfloat16" else 4)
+
+
 def check_generated_code(config: LmEvalConfig) -> None:
     """Raise RefusedConfigError if a task runs generated code, and the config does not allow it."""
     if running := [task.label for task in config.tasks if task.runs_code and not config.run_generated_code]:
@@ -78,9 +99,8 @@ def check_generated_code(config: LmEvalConfig) -> None:
 
 
 def _check_context(config: LmEvalConfig) -> None:
-    export = config.export.config_of(HfExportConfig)
-    phase = None if export is None else export.phase.config_of(TrainPhaseConfig) or imported_by(export.phase)
-    context = math.inf if phase is None else phase.model.max_position_embeddings
+    model = evaluated_model(config)
+    context = math.inf if model is None else model.max_position_embeddings
     if too_long := [
         f"{task.label} ({task.max_new_tokens:,})" for task in config.tasks if task.max_new_tokens >= context
     ]:
@@ -95,11 +115,12 @@ def _check_context(config: LmEvalConfig) -> None:
     policy="tracked",
     packages=("jax", "lm_eval", "tokenizers"),
     check=check_tasks,
-    check_on=refuse_several_hosts,
+    check_on=check_machines,
+    lost_peer_errors=LOST_PEER_ERRORS,
     check_decided=check_generated_code,  # scores that are done need no permission
 )
 def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
-    """Read the exported folder as any user would, and score it on all devices of one host."""
+    """Read the exported folder as any user would, and score it on all devices of all hosts."""
     import jax
 
     from runtime.evaluation.run_tasks import run_tasks
@@ -107,13 +128,11 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     from runtime.training.watchdog import Watchdog
 
     settle_jax()
+    if context.host.num_hosts > 1:
+        joined_mesh(context)  # alone, a host's cores are one device: its products use them together
     # As stored, and in the host's memory: one device may not hold the model.
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         model = _read_model(config.export)
-    context.computed_with(attention=ATTENTION, reason=WHY_ATTENTION)
-    context.log.info(
-        "on %d devices, in %s; attention %s: %s", jax.device_count(), config.compute_dtype, ATTENTION, WHY_ATTENTION
-    )
     watchdog = Watchdog("batch")
     with watchdog.watching():
         run = run_tasks(
@@ -127,7 +146,8 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         context.log.info("%s, %d shots, %s: %.4f", score.task, score.num_fewshot, score.metric, score.value)
         if score.warning:
             context.log.warning("%s, %d shots: %s", score.task, score.num_fewshot, score.warning)
-    write_files(run.scores, run.samples, run.items, context.output_path)
+    if context.host.index == 0:
+        write_files(run.scores, run.samples, run.items, context.output_path)
     return LmEvalResult(scores=run.scores, samples=SAMPLES_FILE, **_weights(config.export.result))
 
 
@@ -164,6 +184,10 @@ def _harness(
         compute_dtype=np.dtype(config.compute_dtype),
         watchdog=watchdog,
     )
+    kernels = placed.run.kernels
+    context.computed_with(**kernels)
+    kept = f"{placed.num_devices} devices in {config.compute_dtype}, {placed.devices_of_a_copy} for each copy"
+    context.log.info("on %s; %s", kept, "; ".join(f"{name} {kernel}" for name, kernel in kernels.items()))
     return LlamaHarness(
         placed,
         model.tokenizer,

@@ -56,6 +56,20 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
 def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = None) -> Any:
     """Return the compiled step; write its scheduled text below `text_folder`, where there is one."""
     program: Any
+    if request.step in ("score", "decode"):
+        # Imported here: other programs do not depend on how an evaluation is run.
+        from runtime.evaluation.described_programs import described_program
+
+        program, arguments = described_program(
+            request.step,
+            request.model,
+            mesh,
+            rows=request.global_batch_size,
+            length=request.sequence_length,
+            compute_dtype=request.compute_dtype,
+            stored_dtype=request.stored_dtype,
+        )
+        return _compiled(program, arguments, mesh, text_folder)
     if request.step == "eval":
         program = eval_program(
             request.model,
@@ -66,9 +80,13 @@ def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = 
         )
     else:
         program = train_program(request.model, mesh, ProgramOptions.of(request), donate=True)
+    return _compiled(program, arguments_of(request, mesh), mesh, text_folder)
+
+
+def _compiled(program: Any, arguments: tuple[Any, ...], mesh: Mesh, text_folder: str | None) -> Any:
     options = None if text_folder is None else {"xla_dump_to": text_folder, "xla_dump_hlo_as_text": True}
     with as_default(mesh):
-        lowered = program.lower(*arguments_of(request, mesh))
+        lowered = program.lower(*arguments)
     return lowered.compile(compiler_options=options)
 
 

@@ -18,7 +18,8 @@ from runtime.parallel.mesh_shape import Machines, MeshLayout
 class Request:
     """A program on one kind of slice: everything that determines what the compiler sees."""
 
-    step: Literal["train", "eval"]
+    step: Literal["train", "eval", "score", "decode"]
+    """The last two are those of `evaluation.described_programs`: rows and tokens as batch and sequence."""
     slice: str
     """Public name, such as "v4-2048"."""
     num_slices: int
@@ -38,6 +39,8 @@ class Request:
     replica_parallel: int = 1
     model_parallel: int = 1
     context_parallel: int = 1
+    stored_dtype: str = "float32"
+    """Dtype of the parameters of a scored model."""
 
     @property
     def parallel(self) -> int:
@@ -58,9 +61,10 @@ class Request:
     def layout(self) -> MeshLayout:
         """Layout of the mesh on the machines; ValueError where they cannot be shared like that."""
         one = slice_of(self.slice)
-        return Machines(one.sizes, self.num_slices, one.num_hosts).layout(
-            replica=self.replica_parallel, model=self.model_parallel, context=self.context_parallel
-        )
+        machines = Machines(one.sizes, self.num_slices, one.num_hosts)
+        if self.step in ("score", "decode"):
+            return machines.layout_of_copies(one.num_chips // self.replica_parallel)
+        return machines.layout(replica=self.replica_parallel, model=self.model_parallel, context=self.context_parallel)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Answers: results of requests that survive a kill, so that no request is computed twice.
 
 Answers lie in JSON lines, a file for each flush, since an object in a bucket cannot grow. A file that a kill left torn
-counts up to its last whole line.
+counts up to its last whole line. Hosts of a gang know the same answers, and host 0 writes them.
 """
 
 import hashlib
@@ -10,6 +10,9 @@ import time
 from typing import Any
 
 import fsspec
+import jax
+
+from runtime.parallel.hosts import bytes_of_first_host
 
 FLUSH_SECONDS = 10.0
 """A kill loses at most the answers of this time."""
@@ -30,7 +33,8 @@ class Answers:
         self._unwritten: list[str] = []
         self._num_files, self._flushed_at = 0, time.monotonic()
         if folder is not None:
-            self._read(folder)
+            known = _read(folder) if jax.process_index() == 0 else {}
+            self._known = json.loads(bytes_of_first_host(json.dumps(known).encode()))
 
     def __contains__(self, key: str) -> bool:
         return key in self._known
@@ -41,7 +45,7 @@ class Answers:
     def keep(self, key: str, answer: Any) -> None:
         """Note an answer, a JSON value."""
         self._known[key] = answer
-        if self._folder is not None:
+        if self._folder is not None and jax.process_index() == 0:
             self._unwritten.append(json.dumps([key, answer]) + "\n")
 
     def flush(self, *, now: bool = False) -> None:
@@ -54,15 +58,18 @@ class Answers:
         self._unwritten.clear()
         self._num_files, self._flushed_at = self._num_files + 1, time.monotonic()
 
-    def _read(self, folder: str) -> None:
-        filesystem, path = fsspec.core.url_to_fs(folder)
-        for name in sorted(filesystem.find(path)):
-            for line in filesystem.cat_file(name).decode(errors="replace").splitlines():
-                try:
-                    key, answer = json.loads(line)
-                except ValueError:  # torn by a kill
-                    continue
-                self._known[key] = answer
+
+def _read(folder: str) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    filesystem, path = fsspec.core.url_to_fs(folder)
+    for name in sorted(filesystem.find(path)):
+        for line in filesystem.cat_file(name).decode(errors="replace").splitlines():
+            try:
+                key, answer = json.loads(line)
+            except ValueError:  # torn by a kill
+                continue
+            known[key] = answer
+    return known
 
 
 def answer_key(*parts: Any) -> str:

@@ -67,20 +67,15 @@ class Generator:
         queue = collections.deque(sorted(writing, key=lambda number: (-prompts[number].need, number)))
         if not queue:
             return
-        slots = _Slots(self._model, prompts, *self._shape(prompts[queue[0]].need, len(queue)))
+        share = -(-len(queue) // self._model.num_devices)
+        shape = slots_and_capacity(prompts[queue[0]].need, share, self._most_slots, self._cached_tokens)
+        slots = _Slots(self._model, prompts, *shape)
         while queue or slots.texts:
             slots.start([queue.popleft() for _ in range(min(len(queue), slots.num_free))])
             for number, text in slots.advance():
                 if len(text) == prompts[number].max_new_tokens or is_finished(number, text):
                     slots.end(number)
                     yield number, text
-
-    def _shape(self, need: int, num_prompts: int) -> tuple[int, int]:
-        """Return the number of slots of a device, a power of two, and the capacity of a slot."""
-        capacity = cache_capacity(need)
-        share = -(-num_prompts // self._model.num_devices)
-        most = max(1, min(self._most_slots, self._cached_tokens // capacity))
-        return min(1 << (most.bit_length() - 1), 1 << (share - 1).bit_length()), capacity
 
     def _check(self, number: int, prompt: Prompt) -> None:
         config = self._model.config
@@ -94,6 +89,20 @@ class Generator:
                 f"prompts[{number}]: token {max(prompt.tokens)} is above the model's vocab_size of "
                 f"{config.vocab_size}; use the tokenizer that the model was trained with."
             )
+
+
+def slots_and_capacity(need: int, num_prompts: int, most_slots: int, cached_tokens: int) -> tuple[int, int]:
+    """Return the number of slots of a device, a power of two, and the capacity of a slot.
+
+    Args:
+        need: tokens of the longest text.
+        num_prompts: prompts of the device.
+        most_slots: largest number of slots.
+        cached_tokens: tokens of all slots, unless one needs more.
+    """
+    capacity = cache_capacity(need)
+    most = max(1, min(most_slots, cached_tokens // capacity))
+    return min(1 << (most.bit_length() - 1), 1 << (num_prompts - 1).bit_length()), capacity
 
 
 def cache_capacity(need: int) -> int:
@@ -154,7 +163,7 @@ class _Slots:
         """Write a token of each text; return the texts so far by the numbers of their prompts."""
         self._narrow()
         program = self._model.program(
-            _advance,
+            advance,
             (self._placement, *(BY_DEVICE,) * 3),
             (BY_DEVICE, self._placement),
             donated=(0,),
@@ -239,7 +248,7 @@ def _placed(
     return found
 
 
-def _advance(
+def advance(
     run: Run,
     params: Params,
     frequencies: Any,

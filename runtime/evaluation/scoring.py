@@ -74,7 +74,7 @@ class Scorer:
         self._tokens_per_batch = tokens_per_batch
         self._answers = Answers() if answers is None else answers
         self._on_progress = on_progress
-        self._hidden_states = model.program(_hidden_states, (BY_DEVICE,), BY_DEVICE)
+        self._hidden_states = model.program(hidden_states, (BY_DEVICE,), BY_DEVICE)
         self._log_likelihoods = model.program(_log_likelihoods, (BY_DEVICE, BY_DEVICE), (BY_DEVICE, BY_DEVICE))
 
     def score(self, sequences: Sequence[Scored]) -> list[Score]:
@@ -155,7 +155,7 @@ def _queries(group: Group, place: Place, wanted: Any, sequences: Sequence[Scored
     ]
 
 
-def _hidden_states(run: Run, params: Params, frequencies: Any, rows: PackedRows) -> Float[Array, "rows length hidden"]:
+def hidden_states(run: Run, params: Params, frequencies: Any, rows: PackedRows) -> Float[Array, "rows length hidden"]:
     states, _ = run.model.prefill(params, rows, frequencies, computation=run.computation)
     return states.hidden.reshape(*rows.tokens.shape, -1)
 

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 import jax
 import numpy as np
 
+from runtime.kernels.attention_paged import CacheKernel
 from runtime.parallel.spread import ALONE, Spread
 from runtime.platform.collective_order import CollectiveOrder
 from runtime.platform.platform import PLAIN, Platform
@@ -56,6 +57,8 @@ class Computation(NamedTuple):
     gather: Gather
     spread: Spread = ALONE
     platform: Platform = PLAIN
+    cache_kernel: CacheKernel = "reference"
+    """Kernel of new tokens over a cache of stacked layers."""
 
     @property
     def order(self) -> CollectiveOrder:

@@ -135,6 +135,15 @@ def of_first_host(*words: int) -> tuple[int, ...]:
     return tuple(multihost_utils.broadcast_one_to_all(np.array(words, np.int32)).tolist())
 
 
+def bytes_of_first_host(data: bytes) -> bytes:
+    """Return host 0's bytes; every host must call this."""
+    if jax.process_count() == 1:
+        return data
+    (size,) = of_first_host(len(data))
+    own = np.frombuffer(data, np.uint8) if jax.process_index() == 0 else np.zeros(size, np.uint8)
+    return np.asarray(multihost_utils.broadcast_one_to_all(own)).tobytes()
+
+
 def whole(array: jax.Array) -> np.ndarray:
     """Return all of an array, of which this host may hold a part; every host must call this."""
     if array.is_fully_addressable or array.is_fully_replicated:

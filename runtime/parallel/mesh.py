@@ -46,6 +46,8 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None, *, 
             f"pass as many, or MeshShape(data={len(devices)})."
         )
     placed = np.array(devices)
+    if shape.replica == len(devices):  # whole copies, which need no ring
+        torus = (1, 1, 1)
     if torus is None:
         placed, torus = _on_the_torus(devices, shape)
     if math.prod(torus) != shape.data:
@@ -64,13 +66,17 @@ def whole_mesh(*, num_slices: int = 1, replica: int = 1, model: int = 1, context
 
     Without slices the copies lie over the hosts, since gradients are summed over copies once an update.
     """
+    machines, devices = present_machines(num_slices)
+    return make_mesh(machines.layout(replica=replica, model=model, context=context).shape, devices)
+
+
+def present_machines(num_slices: int = 1) -> tuple[Machines, list[jax.Device]]:
+    """Return the machines of this run, and all their devices."""
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     if devices[0].platform == "tpu":
-        machines = Machines(_places(devices)[1], num_slices)
-    else:
-        num_hosts = len({device.process_index for device in devices}) if num_slices == 1 else 1
-        machines = Machines((len(devices) // num_slices,), num_slices, num_hosts)
-    return make_mesh(machines.layout(replica=replica, model=model, context=context).shape, devices)
+        return Machines(_places(devices)[1], num_slices), devices
+    num_hosts = len({device.process_index for device in devices}) if num_slices == 1 else 1
+    return Machines((len(devices) // num_slices,), num_slices, num_hosts), devices
 
 
 def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: int = 1) -> Mesh:

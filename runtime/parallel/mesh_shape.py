@@ -119,6 +119,16 @@ class Machines:
         shape = MeshShape(self.num_slices * copies, math.prod(left), model, context)
         return MeshLayout(shape, left, inner_cut, replica_cut)
 
+    def layout_of_copies(self, devices_of_a_copy: int) -> MeshLayout:
+        """Return the layout for programs without gradients, where whole copies send each other nothing.
+
+        Raises:
+            ValueError: no axis of the torus has such parts.
+        """
+        if devices_of_a_copy > 1:
+            return self.layout(replica=math.prod(self.sizes) // devices_of_a_copy)
+        return MeshLayout(MeshShape(replica=self.num_devices), (1,) * len(self.sizes), 0, 0)
+
 
 def _cuts(sizes: tuple[int, ...], number: int) -> list[tuple[int, tuple[int, ...]]]:
     """Return the axes that `number` divides, each with the sizes that are then left.

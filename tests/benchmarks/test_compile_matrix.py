@@ -52,4 +52,4 @@ def test_a_kernel_may_refuse_a_chip_where_it_is_known_to_and_no_other(monkeypatc
     assert matrix.main() == code
     rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert cell in rows["| `scattered_product`"]
-    assert rows["| `splash`"] == "| `splash` | 1.00 GiB | 1.00 GiB | 1.00 GiB | 1.00 GiB |  |"
+    assert rows["| `splash`"] == "| `splash` | 1.00 GiB | 1.00 GiB | 1.00 GiB | 1.00 GiB |  |  |"

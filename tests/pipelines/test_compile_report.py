@@ -115,7 +115,7 @@ def unusual(main_line):
 
 def test_every_field_of_a_phase_that_decides_its_program_is_in_what_is_compiled(main_line, unusual):
     usual, request, config = request_of(main_line["kestrel"], "train"), request_of(unusual, "train"), unusual.config
-    fields = [field.name for field in dataclasses.fields(Request) if field.name != "step"]
+    fields = [field.name for field in dataclasses.fields(Request) if field.name not in ("step", "stored_dtype")]
     of_phase = [name for name in fields if hasattr(config, name)]
     assert {name: getattr(request, name) for name in of_phase} == {name: getattr(config, name) for name in of_phase}
     others = {"slice": "v4-128", "num_slices": 4, "num_averages": 2, "skip_window_steps": 77}
@@ -208,6 +208,8 @@ def test_every_selected_phase_is_compiled_and_shared_steps_count_once(tmp_path, 
     whole = dry_run(capsys, tmp_path, "--compile").out
     assert "spoonbill_hypnotic  " not in whole.partition("Compiled for machines")[2]
     check_message(report_in(whole))
+    (scored,) = (request for request in asked if request.step == "score")
+    assert (scored.slice, scored.layout.shape, scored.stored_dtype) == ("v6e-8", MeshShape(replica=8), "bfloat16")
     asked.clear()
     printed = dry_run(capsys, tmp_path, "--compile", "--only", "spoonbill_*", code=1).out
     assert {request.slice for request in asked} == {"v4-128"}

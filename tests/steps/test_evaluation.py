@@ -430,16 +430,29 @@ def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
         scoring(256, TaskSpec("nq_open"), TaskSpec("piqa"), TaskSpec("gsm8k_cot", 8))
 
 
-@pytest.mark.parametrize("kind", [hf_export, lm_eval])
-def test_a_plan_refuses_several_hosts_for_what_one_has_to_do(phase, tokenizer, exported, items, kind):
-    writing = HfExportConfig(phase=phase, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="a-model")
-    scoring = LmEvalConfig(export=exported, items=items, tasks=(task_of(LAPTOP_TASKS[0]),), limit=None)
-    config = writing if kind is hf_export else scoring
-    for machines, _said in ((Tpu("v4-2048"), "v4-2048, 256 hosts"), (Cpu(2, num_hosts=2), "2 x 2 cpu, 2 hosts")):
+def exported_and_scored(items, **changes: int) -> tuple[HfExportConfig, LmEvalConfig]:
+    """Return the configs of an export and its scores, of a phase that is only planned."""
+    phase = train_phase("phase", a_training(tokenized(OURS, "web"), model=dataclasses.replace(WIDE, **changes)))
+    writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="float32", model_name="a-model")
+    tasks = (task_of(TaskSpec("piqa")),)
+    return writing, LmEvalConfig(export=hf_export("an_export", writing), items=items, tasks=tasks, limit=None)
+
+
+def test_a_plan_refuses_several_hosts_for_an_export_and_not_for_scores(items):
+    writing, scoring = exported_and_scored(items)
+    for machines in (Tpu("v4-2048"), Cpu(2, num_hosts=2)):
+        lm_eval.check_on(scoring, machines)
         with expect_error(ValueError):
-            kind.check_on(config, machines)
+            hf_export.check_on(writing, machines)
     for machines in (Cpu(2), Gpu("H200", 8), Tpu("v6e-8")):
-        kind.check_on(config, machines)
+        hf_export.check_on(writing, machines)
+
+
+def test_a_plan_refuses_chips_that_cannot_share_a_model_too_large_for_one(items):
+    _, scoring = exported_and_scored(items, hidden_size=20_004, intermediate_size=400_000)
+    lm_eval.check_on(scoring, Cpu(2))
+    with expect_error(ValueError):
+        lm_eval.check_on(scoring, Tpu("v6e-8"))
 
 
 @pytest.mark.parametrize("kind", [ema_eval, lm_eval])

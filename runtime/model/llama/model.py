@@ -6,7 +6,7 @@ loss are float32 whatever it is. Matrices are stored [in, out], the transpose of
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Float32, Int32, Key
 from runtime.kernels.attention import attend
 from runtime.kernels.attention_cached import attend_to_cache
 from runtime.kernels.attention_chunked import chunked_with_prefix
+from runtime.kernels.attention_paged import CacheKernel, attend_to_pages
 from runtime.kernels.shapes import KeyValue, Query, Visibility
 from runtime.model.cache import KeyValueCache, Layers, PackedRows, appended
 from runtime.model.computation import Computation
@@ -31,7 +32,9 @@ from runtime.platform.collective_order import CollectiveOrder
 Hidden = Float[Array, "tokens hidden_size"]  # batch and sequence as one axis: matrix products in two dimensions
 HalfAngles = Float32[Array, "*rows sequence half_head_dim"]
 Attention = Callable[[Query, KeyValue, KeyValue, Any], tuple[Query, Any]]
-"""Attention of one layer, given the layer's part of what is not parameters; returns also what is kept of the layer."""
+"""Attention of one layer, given the layer's part of what is not parameters; returns also what is kept of the layer.
+
+Where a value is carried from layer to layer, the part comes with it as a pair, and what is kept is the value after."""
 
 # Each tensor but the QK-norms has a dimension of hidden_size, which one copy's devices split. The other dimension of a
 # layer's matrices is split by the model axis, for good: a device computes its own heads and columns.
@@ -197,14 +200,20 @@ class Llama:
         computation: Computation,
     ) -> tuple[States, KeyValueCache]:
         """Run one more token of each slot."""
+        angles = rotation_at(frequencies, lengths[:, None])
+        if computation.cache_kernel != "reference":
+            in_pages = partial(_attend_in_pages, lengths=lengths, kernel=computation.cache_kernel)
+            layers = jnp.arange(self.config.num_hidden_layers, dtype=jnp.int32)
+            return self._run(params, tokens[:, None], angles, in_pages, layers, computation, carried=cache)
+        is_stacked = not isinstance(cache.keys, tuple)
 
         def attention(query: Query, key: KeyValue, value: KeyValue, past: Any) -> tuple[Query, tuple[Array, Array]]:
             key, value = key[:, 0], value[:, 0]
             cached_keys, cached_values = past
+            cached_keys = jnp.swapaxes(cached_keys, 2, 3) if is_stacked else cached_keys
             mixed = attend_to_cache(query[:, 0], key, value, cached_keys, cached_values, lengths)
             return mixed[:, None], (key, value)
 
-        angles = rotation_at(frequencies, lengths[:, None])
         past = cache.keys, cache.values
         states, new = self._run(params, tokens[:, None], angles, attention, past, computation)
         # Written before all of it is read, the cache would be copied.
@@ -223,26 +232,33 @@ class Llama:
         attention: Attention,
         by_layer: Any,
         computation: Computation,
+        carried: Any = None,
     ) -> tuple[States, Any]:
-        """Run all layers with `attention`, to which `by_layer` is given layer by layer; return what it keeps too."""
+        """Run all layers with `attention`, to which `by_layer` is given layer by layer; return what it keeps too.
+
+        A `carried` value goes from layer to layer, and is returned instead.
+        """
         embedding = computation.gather("embed_tokens", params.embed_tokens)
         hidden = computation.platform.look_up(embedding, computation.spread.own_tokens(tokens.reshape(-1)))
 
-        def layer(hidden: Hidden, parts: tuple[LlamaLayers, Any]) -> tuple[Hidden, Any]:
+        def layer(state: tuple[Hidden, Any], parts: tuple[LlamaLayers, Any]) -> tuple[tuple[Hidden, Any], Any]:
+            hidden, carried = state
             weights = computation.gather("layers", parts[0])
+            own = parts[1] if carried is None else (carried, parts[1])
 
             def own_attention(query: Query, key: KeyValue, value: KeyValue) -> tuple[Query, Any]:
-                return attention(query, key, value, parts[1])
+                return attention(query, key, value, own)
 
-            return _layer(weights, hidden, tokens.shape, angles, own_attention, self.config, computation)
+            hidden, kept = _layer(weights, hidden, tokens.shape, angles, own_attention, self.config, computation)
+            return ((hidden, None), kept) if carried is None else ((hidden, kept), None)
 
         unroll = computation.unrolled_layers(self.config.num_hidden_layers)
         layer = computation.rematerialized(layer)
-        hidden, kept = over_layers(layer, hidden, params.layers, by_layer, unroll=unroll)
+        (hidden, carried), kept = over_layers(layer, (hidden, carried), params.layers, by_layer, unroll=unroll)
         late = params.norm, params.output
         hidden, (norm, output) = computation.order.before_and_after(hidden, late, tokens)
         normed = rms_norm(hidden, computation.gather("norm", norm), self.config.rms_norm_eps)
-        return States(normed, self._head(output, computation)), kept
+        return States(normed, self._head(output, computation)), kept if carried is None else carried
 
     def _head(self, output: Float[Array, "..."], computation: Computation) -> Head:
         if self.config.tie_word_embeddings:
@@ -255,6 +271,21 @@ def _tensors_of(config: LlamaConfig) -> dict[str, Tensor]:
     absent = set() if config.use_qk_norm else {"layers.q_norm", "layers.k_norm"}
     absent |= {"lm_head"} if config.tie_word_embeddings else set()
     return {name: tensor for name, tensor in _TENSORS.items() if name not in absent}
+
+
+def _attend_in_pages(
+    query: Query,
+    key: KeyValue,
+    value: KeyValue,
+    past: tuple[KeyValueCache, Int32[Array, ""]],
+    *,
+    lengths: Int32[Array, "slots"],
+    kernel: CacheKernel,
+) -> tuple[Query, KeyValueCache]:
+    """Write a layer's new token to the cache of all layers, then attend to it there: no layer is copied."""
+    cache, layer = past
+    cache = appended(cache, (key[:, 0], value[:, 0]), lengths, layer)
+    return attend_to_pages(query[:, 0], cache, lengths + 1, layer, kernel=kernel)[:, None], cache
 
 
 def _layer(

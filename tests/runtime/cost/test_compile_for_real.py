@@ -323,3 +323,24 @@ def test_tokamax_kernels_keep_products_without_recomputing_and_make_no_mask():
     )
     assert finished.returncode == 0, finished.stderr[-2000:]
     assert finished.stdout.split() == ["3", "3", "4"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("slice_name", "step", "replica"), [("v6e-4", "score", 4), ("v6e-4", "decode", 1), ("1 x H100", "decode", 1)]
+)
+def test_programs_of_an_evaluation_compile_and_copy_no_cache(slice_name, step, replica):
+    num_rows, chips = 64 * slice_of(slice_name).num_chips, slice_of(slice_name).num_chips
+    request = Request(
+        step, slice_name, 1, MODEL, MODEL.max_position_embeddings, num_rows, 0, "bfloat16", "chunked", "none",
+        remat="none", replica_parallel=replica, stored_dtype="bfloat16",
+    )  # fmt: skip
+    compiled, _ = outcome_of(request)
+    assert isinstance(compiled, Compiled)
+    cache = 2 * 2 * MODEL.num_hidden_layers * MODEL.num_key_value_heads * MODEL.head_dim * num_rows // chips * 512
+    if step == "decode":
+        assert (
+            compiled.argument_size_in_bytes
+            > cache
+            > 2 * (compiled.peak_memory_in_bytes - compiled.argument_size_in_bytes)
+        )

@@ -1,6 +1,8 @@
 """Text from a key-value cache: that of transformers' own generate, whatever shares the batch."""
 
+import contextlib
 import dataclasses
+import functools
 import random
 from collections.abc import Sequence
 
@@ -8,11 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
 
-from runtime.evaluation.generation import Generator, Prompt, _advance, _Slots, cache_capacity
+from runtime.evaluation.generation import Generator, Prompt, _Slots, advance, cache_capacity
 from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel
 from runtime.evaluation.sampling import Draws, Sampling, drawn, kept
 from runtime.interop.huggingface import SpecialTokens, write_model
+from runtime.kernels.attention_cached import attend_to_cache
+from runtime.kernels.attention_paged import attend_to_pages
+from runtime.model.cache import KeyValueCache, appended, empty_cache
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
@@ -180,8 +186,47 @@ def test_a_config_without_grouped_heads_writes_text():
 def test_a_step_writes_into_the_memory_of_the_cache(placed):
     slots = _Slots(placed, [], 2, 4096)
     placements = (slots._placement, *(BY_DEVICE,) * 3)
-    program = placed.program(_advance, placements, (BY_DEVICE, slots._placement), donated=(0,), samples=False)
+    program = placed.program(advance, placements, (BY_DEVICE, slots._placement), donated=(0,), samples=False)
     arrays = placed.by_device((slots._tokens, slots._lengths, slots._draws))
     memory = program.func.lower(*program.args, slots._cache, *arrays).compile().memory_analysis()
     num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(slots._cache))
     assert memory.alias_size_in_bytes == num_bytes > 8 * memory.temp_size_in_bytes
+
+
+@pytest.mark.parametrize(("kernel", "head_dim"), [("paged_tpu", 128), ("paged_gpu", 64)])
+def test_a_fused_kernel_agrees_with_the_definition(kernel, head_dim):
+    layers, slots, kv_heads, groups, capacity = 3, 5, 2, 4, 1536
+    rng = np.random.default_rng(0)
+
+    def values(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.normal(size=(*shape, head_dim)), jnp.bfloat16)
+
+    keys, cached = (values(layers, slots, kv_heads, capacity) for _ in range(2))
+    query, key, value = values(slots, kv_heads * groups) * head_dim**-0.5, *(values(slots, kv_heads) for _ in range(2))
+    lengths, layer = jnp.asarray([0, 1, 127, 600, capacity - 1], jnp.int32), jnp.int32(1)
+    expected = attend_to_cache(query, key, value, jnp.swapaxes(keys[1], 2, 3), cached[1], lengths)
+    cache = appended(KeyValueCache(keys, cached), (key, value), lengths, layer)
+    on_tpu = pltpu.force_tpu_interpret_mode(pltpu.InterpretParams())
+    with on_tpu if kernel == "paged_tpu" else contextlib.nullcontext():
+        found = attend_to_pages(query, cache, lengths + 1, layer, kernel=kernel, interpret=True)
+    np.testing.assert_allclose(np.asarray(found, np.float32), np.asarray(expected, np.float32), atol=0.02)
+    untouched = [number for number in range(layers) if number != layer]
+    assert (cache.keys[jnp.array(untouched)] == keys[jnp.array(untouched)]).all()
+
+
+def test_a_step_over_the_cache_of_all_layers_is_that_over_a_cache_by_layer():
+    tokens, lengths = jnp.asarray([5, 7, 9], jnp.int32), jnp.asarray([0, 40, 127], jnp.int32)
+    config = CONFIG.build()
+    rng = np.random.default_rng(0)
+    empty = empty_cache(CONFIG, slots=3, capacity=128, dtype=jnp.bfloat16, written_out=False)
+    cache = KeyValueCache(*(jnp.asarray(rng.normal(size=part.shape), part.dtype) for part in empty))
+    found = []
+    for kernel in ("reference", "paged_tpu"):
+        computation = whole(jnp.bfloat16)._replace(cache_kernel=kernel)
+        step = jax.jit(functools.partial(config.decode, computation=computation))
+        with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()):
+            states, after = step(model(), tokens, lengths, cache, config.frequencies(LLAMA3_ROPE))
+        found.append([np.asarray(leaf, np.float32) for leaf in (states.hidden, *after)])
+    for expected, own in zip(*found, strict=True):
+        np.testing.assert_allclose(own, expected, atol=0.1)
+    assert (found[0][1] != np.asarray(cache.keys, np.float32)).any(axis=(2, 4)).sum() == CONFIG.num_hidden_layers * 3

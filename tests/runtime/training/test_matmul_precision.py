@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from runtime.cost.compile_program import arguments_of
 from runtime.cost.request import Request
-from runtime.evaluation.generation import _advance
+from runtime.evaluation.generation import advance
 from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel
 from runtime.evaluation.sampling import Draws
 from runtime.evaluation.scoring import Scorer
@@ -111,14 +111,14 @@ def test_scores_are_computed_by_the_same_rule(compute_dtype: str, precision: Any
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     placed = PlacedModel(params, MODEL, LLAMA3_ROPE, compute_dtype=jnp.dtype(compute_dtype), mesh=mesh)
     scorer = Scorer(placed)
-    advance: Any = placed.program(_advance, (BY_DEVICE,) * 4, BY_DEVICE, samples=True)
+    decoding: Any = placed.program(advance, (BY_DEVICE,) * 4, BY_DEVICE, samples=True)
     cache = empty_cache(MODEL, slots=2, capacity=128, dtype=jnp.dtype(compute_dtype), written_out=True)
     tokens, hidden, index = jnp.zeros((1, 256), int), jnp.zeros((1, 256, 128), compute_dtype), jnp.zeros(2, int)
     shares, ids = jnp.ones(2), jnp.zeros(2, jnp.uint32)
     for program, arguments in (
         (scorer._hidden_states, (PackedRows(*(tokens,) * 5),)),
         (scorer._log_likelihoods, (hidden, jnp.zeros((4, 3), int))),
-        (advance, (cache, index, index, Draws(shares, shares, index, ids, ids, index))),
+        (decoding, (cache, index, index, Draws(shares, shares, index, ids, ids, index))),
     ):
         traced = program.func.trace(*program.args, *arguments)
         asked = {equation.params["precision"] for equation in products(traced.jaxpr)}

@@ -1,0 +1,59 @@
+"""Programs of an evaluation for devices that are not here: shapes and places of arguments, without values."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from runtime.evaluation.generation import advance
+from runtime.evaluation.placed_model import BY_DEVICE, WHOLE, Run, program_of
+from runtime.evaluation.sampling import Draws
+from runtime.evaluation.scoring import hidden_states
+from runtime.model.cache import PackedRows, empty_cache
+from runtime.model.config import ModelConfig
+from runtime.model.model import abstract_params
+from runtime.model.placement import parameter_specs, shardings
+from runtime.parallel.mesh import BATCH_AXES, copy_size
+
+
+def described_program(
+    step: str, config: ModelConfig, mesh: Mesh, *, rows: int, length: int, compute_dtype: str, stored_dtype: str
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return a program and its arguments.
+
+    Args:
+        step: "score" runs rows of packed sequences; "decode" one more token of each slot.
+        config: the model's shape.
+        mesh: the devices.
+        rows: rows, or slots, on all devices.
+        length: tokens of a row, or capacity of a slot.
+        compute_dtype: dtype of activations and cache.
+        stored_dtype: dtype of the parameters.
+    """
+    run = Run.on(mesh, config, compute_dtype)
+
+    def array(sharding: NamedSharding, dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    everywhere, by_device = NamedSharding(mesh, WHOLE), NamedSharding(mesh, BY_DEVICE)
+    abstract = abstract_params(run.model)
+    places = jax.tree.map(lambda _: everywhere, abstract)
+    if copy_size(mesh) > 1:
+        places = shardings(parameter_specs(run.model), mesh)
+    params = jax.tree.map(lambda leaf, place: array(place, stored_dtype, *leaf.shape), abstract, places)
+    given = params, array(everywhere, np.float32, config.head_dim // 2)
+    if step == "score":
+        packed = PackedRows(*(array(by_device, np.int32, rows, length) for _ in PackedRows._fields))
+        return program_of(hidden_states, run, mesh, (BY_DEVICE,), BY_DEVICE), (*given, packed)
+    slots = PartitionSpec(None, BATCH_AXES)
+    shapes = jax.eval_shape(
+        lambda: empty_cache(config, slots=rows, capacity=length, dtype=np.dtype(compute_dtype), written_out=False)
+    )
+    cache = jax.tree.map(lambda leaf: array(NamedSharding(mesh, slots), leaf.dtype, *leaf.shape), shapes)
+    kinds = np.float32, np.float32, np.int32, np.uint32, np.uint32, np.int32
+    draws = Draws(*(array(by_device, kind, rows) for kind in kinds))
+    specs, out = (slots, *(BY_DEVICE,) * 3), (BY_DEVICE, slots)
+    program = program_of(advance, run, mesh, specs, out, donated=(0,), static=(("samples", True),))
+    numbers = array(by_device, np.int32, rows)
+    return program, (*given, cache, numbers, numbers, draws)
