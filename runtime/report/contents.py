@@ -248,8 +248,6 @@ class Report:
     phases: tuple[Phase, ...]
     """The phases; at least one of them is of the main line."""
     evaluations: tuple[Evaluation, ...] = ()
-    texts: tuple[PhaseText, ...] = ()
-    """Texts in order of phases."""
     exports: tuple[Export, ...] = ()
     scores: tuple[Score, ...] = ()
     stages: tuple[Stage, ...] = ()
@@ -261,6 +259,8 @@ class Report:
     """Curves of the main line."""
     final_loss_steps: int = 1
     """Number of training steps that a final loss is the mean of."""
+    texts: tuple[PhaseText, ...] = ()
+    """Texts in order of phases."""
 
     @property
     def main_line(self) -> tuple[Phase, ...]:
