@@ -37,7 +37,7 @@ class Query:
     rows: int = 20
 
     def of(self, *, is_dropped: bool) -> "Query":
-        """Return this query for kept or for dropped documents; a reason is one of dropped documents."""
+        """Return this query for kept or for dropped documents alone; kept documents have no reason to search."""
         return dataclasses.replace(self, is_dropped=is_dropped, reason=self.reason if is_dropped else "")
 
     def takes(self, each: Numbered) -> bool:
@@ -79,7 +79,9 @@ def browse(judged: Judged, query: Query) -> Found:
         return _sampled(judged, query)
     total = len(judged.documents)
     if not 0 <= query.first < total:
-        raise UserError(f"--after {query.first}: {judged.documents.name} has documents 0 to {total - 1:,}.")
+        raise UserError(
+            f"--after {query.first}: {judged.documents.name} has documents 0 to {total - 1:,}; name one of them."
+        )
     found: list[tuple[Numbered, Verdict]] = []
     num_bytes = 0
     for batch in _slices(judged, query.first):

@@ -36,9 +36,9 @@ class Judged:
 
 
 def open_judged(store: Store, step: Step, made: Step | None = None) -> Judged:
-    """Return the documents that a step takes in, or gives where it takes none in, with its judge.
+    """Return the documents that a step reads, or writes if it reads none, with its judge.
 
-    `made` is the step as the recipe has it, if `step` is a variant.
+    `made` is the step without --set, if `step` is a variant of it.
 
     Raises:
         UserError: no documents belong to the step, or a step that is needed is not done.

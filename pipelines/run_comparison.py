@@ -47,16 +47,16 @@ class Measure(NamedTuple):
     name: str
     values: tuple[float | None, ...]
     differences: tuple[Difference | None, ...]
-    """From the first run; None for the first, and where one of the two has no figure."""
+    """Differences from the first run; None for the first run, and where one of the two has no figure."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Finished runs, the first of which the others are compared with."""
+    """Finished runs; each is compared with the first."""
 
     runs: tuple[Run, ...]
     settings: Mapping[str, tuple[str, ...]]
-    """Value of each field that differs, by run; `SAME` where a run has that of the first."""
+    """Value of each field that differs, by run; `SAME` where a run has the value of the first."""
     measures: tuple[Measure, ...]
 
 

@@ -28,7 +28,7 @@ from steps.report_config import ReportConfig, phase_of
 from steps.sample import SampleResult
 
 PREDICTIONS_FILE = "predictions.parquet"
-"""As `ema_eval` names it, in a module that needs JAX."""
+"""Name of the file in the output of `ema_eval`; importing the constant would import JAX."""
 
 
 def contents_of(config: ReportConfig) -> Report:

@@ -50,8 +50,8 @@ def gc(session: Session) -> int:
         _print_line("kept", garbage, "a good checkpoint of a finished step; --good-of deletes it")
     if unknown := sorted(collector.names_in_prefix - roots.names):
         print(
-            f"kept what has a name that the given recipes do not know: {listed(unknown, 8)}. "
-            "Give their recipe by --also, or the name of a dropped fork by --name."
+            f"kept the files of steps that the given recipes do not name: {listed(unknown, 8)}. "
+            "Give their recipe with --also, or the name of a dropped fork with --name."
         )
     if not found:
         print(f"no garbage that is older than {session.parsed.older_than_days:g} days")

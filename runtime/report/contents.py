@@ -103,7 +103,7 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Losses of single held-out windows, and the whole text that these are of, by domain."""
+    """Losses of single held-out windows, and the size of all evaluated text, by domain."""
 
     losses: Losses
     num_tokens: Mapping[str, int]
@@ -120,7 +120,7 @@ class Evaluation:
     averages: Mapping[str, Mapping[str, float]]
     """Figures of each average by name; the first is the one that `best` returns. Empty without averages."""
     windows: Windows | None = None
-    """Losses of some windows under the weights of `best`, where a difference from this evaluation is shown."""
+    """Losses of some windows under the weights of `best`, for the noise of a fork's difference."""
 
     def __post_init__(self) -> None:
         for which, values in {"hot": self.hot, **self.averages}.items():
