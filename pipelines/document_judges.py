@@ -61,7 +61,7 @@ class Judge(Protocol):
         """Yield title and text of what explains a verdict: the document that is kept instead, or an evaluation item."""
 
 
-class KeepsAll:
+class KeepAllJudge:
     """The judge of documents that no step drops."""
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
@@ -71,7 +71,7 @@ class KeepsAll:
         yield from ()
 
 
-class FilterJudge(KeepsAll):
+class FilterJudge(KeepAllJudge):
     """The judge of a filter, which need not have run."""
 
     def __init__(self, store: Store, step: Step, made: Step, documents: StoredDocuments) -> None:
@@ -108,7 +108,7 @@ class FilterJudge(KeepsAll):
         return f"rules.{place} {type(self.rules[place]).__name__}"
 
 
-class DedupJudge(KeepsAll):
+class DedupJudge(KeepAllJudge):
     """The judge of a deduplication, by the drops that it has written."""
 
     def __init__(self, store: Store, step: Step, documents: StoredDocuments) -> None:
@@ -141,7 +141,7 @@ class DedupJudge(KeepsAll):
         return self._own.document(number)
 
 
-class DecontaminationJudge(KeepsAll):
+class DecontaminationJudge(KeepAllJudge):
     """The judge of a decontamination, which need not have run."""
 
     def __init__(self, store: Store, step: Step) -> None:

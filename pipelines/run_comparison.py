@@ -25,7 +25,7 @@ SAME = "="
 SEEDS, WINDOWS, ITEMS = "seeds", "held-out windows", "items"
 
 
-class Difference(NamedTuple):
+class RunDifference(NamedTuple):
     """A difference from the first run."""
 
     value: float
@@ -46,7 +46,7 @@ class Measure(NamedTuple):
 
     name: str
     values: tuple[float | None, ...]
-    differences: tuple[Difference | None, ...]
+    differences: tuple[RunDifference | None, ...]
     """Differences from the first run; None for the first run, and where one of the two has no figure."""
 
 
@@ -124,10 +124,10 @@ def _settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
 
 def _measure(name: str, values: Sequence[float | None], stderr: Callable[[int], tuple[float | None, str]]) -> Measure:
     """Return a measure; `stderr` returns the error of a run's difference, and what it was estimated from."""
-    found: list[Difference | None] = [None]
+    found: list[RunDifference | None] = [None]
     base = values[0]
     for index, value in enumerate(values[1:], start=1):
-        found.append(None if value is None or base is None else Difference(value - base, *stderr(index)))
+        found.append(None if value is None or base is None else RunDifference(value - base, *stderr(index)))
     return Measure(name, tuple(values), tuple(found))
 
 

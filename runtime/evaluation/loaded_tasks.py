@@ -42,7 +42,7 @@ class LoadedTasks(NamedTuple):
 
         return self.by_label[label].aggregation().get(metric, mean) is mean
 
-    def chooses(self, label: str) -> bool:
+    def is_multiple_choice(self, label: str) -> bool:
         return bool(self.by_label[label].OUTPUT_TYPE == "multiple_choice")
 
 

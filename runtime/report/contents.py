@@ -102,7 +102,7 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows:
+class WindowLosses:
     """Losses of single held-out windows, and the size of all evaluated text, by domain."""
 
     losses: Losses
@@ -119,7 +119,7 @@ class Evaluation:
     hot: Mapping[str, float]
     averages: Mapping[str, Mapping[str, float]]
     """Figures of each average by name; the first is the one that `best` returns. Empty without averages."""
-    windows: Windows | None = None
+    windows: WindowLosses | None = None
     """Losses of some windows under the weights of `best`, for the noise of a fork's difference."""
 
     def __post_init__(self) -> None:
