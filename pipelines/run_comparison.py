@@ -25,7 +25,7 @@ SAME = "="
 SEEDS, WINDOWS, ITEMS = "seeds", "held-out windows", "items"
 
 
-class Difference(NamedTuple):
+class RunDifference(NamedTuple):
     """A difference from the first run."""
 
     value: float
@@ -46,17 +46,17 @@ class Measure(NamedTuple):
 
     name: str
     values: tuple[float | None, ...]
-    differences: tuple[Difference | None, ...]
-    """From the first run; None for the first, and where one of the two has no figure."""
+    differences: tuple[RunDifference | None, ...]
+    """Differences from the first run; None for the first run, and where one of the two has no figure."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Finished runs, the first of which the others are compared with."""
+    """Finished runs; each is compared with the first."""
 
     runs: tuple[Run, ...]
     settings: Mapping[str, tuple[str, ...]]
-    """Value of each field that differs, by run; `SAME` where a run has that of the first."""
+    """Value of each field that differs, by run; `SAME` where a run has the value of the first."""
     measures: tuple[Measure, ...]
 
 
@@ -124,10 +124,10 @@ def _settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
 
 def _measure(name: str, values: Sequence[float | None], stderr: Callable[[int], tuple[float | None, str]]) -> Measure:
     """Return a measure; `stderr` returns the error of a run's difference, and what it was estimated from."""
-    found: list[Difference | None] = [None]
+    found: list[RunDifference | None] = [None]
     base = values[0]
     for index, value in enumerate(values[1:], start=1):
-        found.append(None if value is None or base is None else Difference(value - base, *stderr(index)))
+        found.append(None if value is None or base is None else RunDifference(value - base, *stderr(index)))
     return Measure(name, tuple(values), tuple(found))
 
 
