@@ -78,7 +78,7 @@ def browse(judged: Judged, query: Query) -> Found:
     if query.is_dropped and type(judged.judge) is KeepAllJudge:
         return _sampled(judged, query)
     total = len(judged.documents)
-    if not 0 <= query.first < total:
+    if not 0 <= query.first < max(total, 1):
         raise UserError(
             f"--after {query.first}: {judged.documents.name} has documents 0 to {total - 1:,}; name one of them."
         )

@@ -55,7 +55,7 @@ class Judge(Protocol):
     """The verdicts of a step."""
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
-        """Return a verdict for each document; numbers ascend, and all are of one row group."""
+        """Return a verdict for each document; numbers ascend."""
 
     def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
         """Yield title and text of what explains a verdict: the document that is kept instead, or an evaluation item."""
@@ -117,11 +117,12 @@ class DedupJudge(KeepAllJudge):
         self._num_earlier = sum(map(len, self._earlier))
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
-        shard = self._own.shard_of(documents[0].number)
-        start = int(self._own.starts[shard])
-        first, after = documents[0].number - start, documents[-1].number + 1 - start
-        drops = _rows_between(f"{self._folder}/{DROPS.format(shard)}", first, after)
-        found = {start + row: (REASONS[reason], kept) for row, reason, kept in drops.tolist()}
+        found: dict[int, tuple[str, int]] = {}
+        for shard, group in itertools.groupby((each.number for each in documents), self._own.shard_of):
+            numbers, start = list(group), int(self._own.starts[shard])
+            path = f"{self._folder}/{DROPS.format(shard)}"
+            drops = _rows_between(path, numbers[0] - start, numbers[-1] + 1 - start)
+            found |= {start + row: (REASONS[reason], kept) for row, reason, kept in drops.tolist()}
         verdicts = []
         for number, document in documents:
             reason, kept = found.get(number, ("", None))

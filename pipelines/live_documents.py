@@ -13,6 +13,8 @@ from pipelines.document_browser import Query, browse, page_data, sample_data
 from pipelines.judged_documents import Judged, has_documents, open_judged
 
 LIVE_ROWS = 20
+MOST_DIGITS = 18
+"""Digits of a document's number, which is a 64-bit integer."""
 
 
 class LiveDocuments:
@@ -28,7 +30,8 @@ class LiveDocuments:
     def data(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Return a part of a step's documents: "kept", "dropped" or "sample"."""
         name, part, first = (query.get(field, "") for field in ("step", "part", "first"))
-        if name not in self.steps or part not in ("kept", "dropped", "sample") or not first.isdecimal():
+        is_number = first.isdecimal() and len(first) <= MOST_DIGITS
+        if name not in self.steps or part not in ("kept", "dropped", "sample") or not is_number:
             raise UserError(
                 f"page: no documents of step {name!r}, part {part!r}, from {first!r} on; load the page again."
             )

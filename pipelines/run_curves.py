@@ -96,10 +96,9 @@ class LoggedPhase:
     def _answer_lines(self, validations: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
         """Yield a line for each task of the validations, with the weights' bits per byte of its right answers."""
         found: dict[str, list[tuple[float, float | None]]] = {task: [] for task in self._tasks}
-        for event in validations:
-            for which, task, value in answers_in(event, validations):
-                if which == HOT:
-                    found.setdefault(task, []).append((event["consumed_tokens"], value))
+        for event, which, task, value in answers_in(validations):
+            if which == HOT:
+                found.setdefault(task, []).append((event["consumed_tokens"], value))
         for task, measured in found.items():
             yield Line(ANSWERS, f"{self.name}, {task}", task, *_rows(measured))
 

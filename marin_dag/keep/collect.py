@@ -107,7 +107,8 @@ class Collector:
         step_names = {short: step_name_in(entries) for (short, _), entries in files.items()}
         busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
         leased = {parts(entry.path)[0] for entry in self._store.list(LEASES)}
-        busy |= {digest for digest in leased if step_names.get(digest[:8], "") not in {"", *self._roots.names}}
+        known = {"", *self._roots.names}
+        busy |= {digest for digest in leased if step_names.get(digest[:8], "") not in known}
         labels = self._records.names()
         self.names_in_prefix = frozenset().union(step_names.values(), *labels.values())
         kept = self._kept(records, running, committed, labels)

@@ -125,10 +125,11 @@ def installed_packages() -> dict[str, str]:
     found = {}
     for distribution in importlib.metadata.distributions():
         # `distribution.metadata` would parse the whole file, which takes ten times as long.
-        headers = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        files = ("METADATA", "PKG-INFO", "")  # "": an old `.egg-info` is one file
+        headers = next(filter(None, map(distribution.read_text, files)), "")
         name, version = (re.search(rf"^{field}: *(\S+)", headers, re.MULTILINE) for field in ("Name", "Version"))
         if name and version:  # a half-removed package has no metadata left
-            found[name[1]] = version[1]
+            found.setdefault(name[1], version[1])  # an import takes the first, too
     return dict(sorted(found.items()))
 
 

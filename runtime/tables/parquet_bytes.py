@@ -53,7 +53,7 @@ def with_columns(table: pa.Table, names: Sequence[str], defaults: Mapping[str, f
 
 def part_files(path: str) -> list[str]:
     """Return the URLs of the files of a table, in order of its rows: a folder of Parquet files, or one file."""
-    filesystem, inner = fsspec.core.url_to_fs(path)
+    filesystem, inner = fsspec.core.url_to_fs(path, use_listings_cache=False)
     if not filesystem.isdir(inner):
         return [path]
     return [f"{path}/{name}" for name in sorted(each.rpartition("/")[2] for each in filesystem.ls(inner, detail=False))]

@@ -169,19 +169,20 @@ def with_validation(curves: Curves, attempts: Attempts) -> Curves:
             for domain, value in {**mean, **by_domain}.items():
                 curve = figures.setdefault(_name(BITS_PER_BYTE, which, domain), np.full(len(curves.step), np.nan))
                 curve[place] = value
-        for which, task, value in answers_in(event, found):
-            curve = figures.setdefault(_name(ANSWER_BITS_PER_BYTE, which, task), np.full(len(curves.step), np.nan))
-            curve[place] = value
+    for event, which, task, value in answers_in(found):
+        curve = figures.setdefault(_name(ANSWER_BITS_PER_BYTE, which, task), np.full(len(curves.step), np.nan))
+        curve[np.searchsorted(curves.step, event["step"])] = value
     return curves._replace(figures=figures)
 
 
-def answers_in(event: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, float]]:
-    """Yield weights, task and bits per byte of tasks with the same number of answers as in the newest event."""
-    newest = {task: number for each in events for task, number in each.get("num_answers", {}).items()}
-    for which, by_task in event.get(ANSWER_BITS_PER_BYTE, {}).items():
-        for task, value in by_task.items():
-            if event["num_answers"][task] == newest[task]:
-                yield which, task, value
+def answers_in(validations: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str, str, float]]:
+    """Yield validation, weights, task and bits per byte of right answers, where there are as many as in the newest."""
+    newest = {task: number for event in validations for task, number in event.get("num_answers", {}).items()}
+    for event in validations:
+        for which, by_task in event.get(ANSWER_BITS_PER_BYTE, {}).items():
+            for task, value in by_task.items():
+                if event["num_answers"][task] == newest[task]:
+                    yield event, which, task, value
 
 
 def with_norms(curves: Curves, attempts: Attempts) -> Curves:

@@ -104,7 +104,9 @@ class SourceLossesTable(BlockedTable):
         columns = {name: column.to_numpy(rows) for name, column in self._columns.items()}
         pairs = columns.pop("source")
         arrays = {name: pa.array(numbers) for name, numbers in columns.items()}
-        for name, words in zip(("source", "identity"), zip(*self._sources, strict=True), strict=False):
+        # Without the sources that come first in later rows: a block has the same bytes whenever it is written.
+        known = self._sources[: int(pairs.max()) + 1] if len(pairs) else self._sources
+        for name, words in zip(("source", "identity"), zip(*known, strict=True), strict=False):
             # Each word once: for a repeated one Arrow writes uninitialised memory into the page.
             index_of = {word: index for index, word in enumerate(dict.fromkeys(words))}
             indices = np.array([index_of[word] for word in words], "H")[pairs]

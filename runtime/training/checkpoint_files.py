@@ -5,6 +5,7 @@ equal bytes, and any zarr reader opens an array with a description.
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -131,9 +132,9 @@ class CheckpointFiles:
         _sync_folder(path.parent)
 
     def link(self, sources: Mapping[str, str], files: "CheckpointFiles") -> None:
-        """Make each key the same file as a key of `files`, in the same store, whose bytes are not read."""
+        """Make each key the same file as a key of `files`, in the same store; bytes are copied only between disks."""
         if self._spec["driver"] != "file":
-            filesystem, target = fsspec.core.url_to_fs(self.folder)
+            filesystem, target = fsspec.core.url_to_fs(self.folder, use_listings_cache=False)
             source = fsspec.core.url_to_fs(files.folder)[1]
             filesystem.copy([f"{source}/{key}" for key in sources.values()], [f"{target}/{key}" for key in sources])
             return
@@ -141,7 +142,12 @@ class CheckpointFiles:
             path = Path(f"{self._spec['path']}{key}")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
-            path.hardlink_to(f"{files._spec['path']}{segment}")
+            try:
+                path.hardlink_to(f"{files._spec['path']}{segment}")
+            except OSError as error:  # a folder of the prefix may lead to another disk
+                if error.errno not in (errno.EXDEV, errno.EMLINK):
+                    raise
+                self.write(key, Path(f"{files._spec['path']}{segment}").read_bytes())
         for folder in {Path(f"{self._spec['path']}{key}").parent for key in sources}:
             _sync_folder(folder)
 

@@ -71,6 +71,11 @@ class Reader:
                 f"{self.path}: manifest.json has format {body['format']}, and this program reads format {FORMAT}; use "
                 "the version of the program that wrote it."
             )
+        if "segments" in body:
+            raise CheckpointError(
+                f"{self.path}: an earlier version wrote its tables as segments that checkpoints share; train up to the "
+                "next milestone with the version that wrote it, or start from an earlier milestone."
+            )
         self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"))
 
     def _torn(self, key: str, what: str) -> TornCheckpointError:

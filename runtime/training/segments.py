@@ -39,8 +39,9 @@ class Segments:
             for index in range(len(blocks), table.num_blocks):
                 data = table.block_to_parquet(index)
                 entry = recorded(data)
-                blocks.append((f"{name.removesuffix('.parquet')}-{index:06d}-{entry['crc32c']:08x}.parquet", entry))
-                self._files.write(blocks[-1][0], data)
+                segment = f"{name.removesuffix('.parquet')}-{index:06d}-{entry['crc32c']:08x}.parquet"
+                self._files.write(segment, data)  # a block counts as written once it is
+                blocks.append((segment, entry))
             for index, (segment, entry) in enumerate(blocks[: table.num_blocks]):
                 key = part_key(name, index)
                 sources[key], found[key] = segment, entry

@@ -361,11 +361,20 @@ def test_the_page_of_a_run_browses_documents(prefix, width=390):
     assert problems == []
 
 
+def test_documents_of_several_shards_are_judged_together(judged):
+    step = judged("dedup")
+    sample = step.documents.sample()
+    assert len({step.documents.shard_of(each.number) for each in sample}) > 1
+    one_by_one = [verdict for each in sample for verdict in step.judge.judge([each])]
+    assert step.judge.judge(sample) == one_by_one
+    assert len({verdict.reason for verdict in one_by_one}) > 1
+
+
 def test_a_query_of_the_page_that_makes_no_sense_is_refused(prefix):
     content = RunPage(SimpleNamespace(store=open_store(prefix), pipeline="texts"), Graph(build()))
     for query in ({}, {"step": "items"}, {"step": "filter", "part": "all"}, {"step": "../x", "part": "kept"},
                   {"step": "filter", "part": "kept", "first": "-1"}, {"step": "filter", "part": "kept", "first": "9"},
-                  ):  # fmt: skip
+                  {"step": "filter", "part": "kept", "first": "9" * 5_000}):  # fmt: skip
         with pytest.raises(UserError):
             content.data(query)
     assert len(content.data({"step": "decontaminate", "part": "kept", "first": "0"})["documents"]) == 1

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
+from runtime.tables import column
 from runtime.tables.parquet_bytes import TableError, from_parquet, to_parquet
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable, rows_of_update
 from tests.catalogue import expect_error
@@ -52,6 +53,15 @@ def test_a_table_carried_through_parquet_in_the_middle_ends_with_the_same_bytes(
     assert carried.to_parquet() == whole.to_parquet()
     assert [carried[index] for index in range(len(carried))] == [whole[index] for index in range(len(whole))]
     assert carried.last_step == len(updates)
+
+
+def test_a_block_has_the_same_bytes_whenever_it_is_written(monkeypatch):
+    monkeypatch.setattr(column, "BLOCK_ROWS", 2)
+    updates = [{"d1": 1}, {"d1": 2}, {"d1": 3, "d3": 4}]
+    early, late = filled(updates[:2]), filled(updates)
+    assert early.block_to_parquet(0) == late.block_to_parquet(0), "a source of later rows is in the block"
+    parts = late.block_to_parquet(0), late.block_to_parquet(1), late.newest_to_parquet()
+    assert SourceLossesTable.from_parquet(*parts).to_parquet() == late.to_parquet()
 
 
 def test_rows_are_by_name_with_zeros_for_a_source_that_was_not_drawn():

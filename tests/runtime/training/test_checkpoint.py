@@ -206,6 +206,17 @@ def test_another_format_is_no_damage(tmp_path):
         checkpoint.load(path, state_on(1))
 
 
+def test_a_checkpoint_that_shares_segments_is_refused(tmp_path):
+    path = saved(tmp_path, state_on(1))
+    manifest = Path(path) / "manifest.json"
+    body = json.loads(manifest.read_text()) | {"segments": {"metrics.parquet": []}}
+    del body["crc32c"]
+    seal = checkpoint_files.crc32c(checkpoint_files.canonical_json(body, "manifest"))
+    manifest.write_bytes(checkpoint_files.canonical_json({**body, "crc32c": seal}, "manifest"))
+    with expect_error(CheckpointError):
+        checkpoint.load(path, state_on(1))
+
+
 @pytest.mark.parametrize("damage", ["delete", "truncate", "lengthen", "empty", "flip", "swap"])
 def test_any_damaged_file_is_refused_and_named(tmp_path, damage):
     state = state_on(2)
@@ -439,6 +450,28 @@ class BlocksOfBytes:
 
     def block_to_parquet(self, index: int) -> bytes:
         return f"block {index}".encode()
+
+
+def test_blocks_are_copied_to_a_disk_that_cannot_link_them(tmp_path, monkeypatch):
+    def refuse(path, target):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    files = checkpoint.CheckpointFiles(str(tmp_path / "outputs"))
+    Segments(str(tmp_path / "segments")).link({"metrics.parquet": BlocksOfBytes()}, files)
+    assert [files.read(f"metrics.parquet/00000{index}.parquet") for index in range(2)] == [b"block 0", b"block 1"]
+
+
+def test_a_block_that_could_not_be_written_is_written_by_the_next_save(tmp_path, monkeypatch):
+    def full_disk(files, key, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    segments, files = Segments(str(tmp_path / "segments")), checkpoint.CheckpointFiles(str(tmp_path / "outputs"))
+    tables = {"metrics.parquet": BlocksOfBytes()}
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(checkpoint.CheckpointFiles, "write", full_disk)
+        segments.link(tables, files)
+    assert len(segments.link(tables, files)) == 2
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
