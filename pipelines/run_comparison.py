@@ -76,17 +76,15 @@ def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
 
 def lines_of(runs: Sequence[Run]) -> "list[Line]":
     """Return the train loss, gradient norm and learning rate of each run over the tokens since its start."""
-    import fsspec
-
     from runtime.report.curve_plots import GRADIENT, LOSS, RATE, Line
+    from runtime.tables.parquet_bytes import read_parts
     from runtime.tracking.curves import curves_of
 
     found = []
     for run, name in zip(runs, titles(runs), strict=True):
         record = _record(run, run.key)
         path = open_store(run.prefix).url(f"{record.output_path}/{record.result['metrics']}")
-        with fsspec.open(path, "rb") as file:
-            curves = curves_of(file.read(), after_step=0, file=path)
+        curves = curves_of(*read_parts(path), after_step=0, file=path)
         for panel, column in ((LOSS, "loss"), (GRADIENT, "grad_norm"), (RATE, "learning_rate")):
             found.append(Line(panel, name, name, curves.consumed_tokens, curves.figures[f"train/{column}"]))
     return found

@@ -22,6 +22,7 @@ from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from pipelines.tootsie import laptop_corpus
 from runtime.tables.parquet_bytes import to_parquet
+from runtime.tracking.metrics import MetricsRow, MetricsTable
 from tests.catalogue import check_message
 
 BY_KIND: dict[str, dict[str, Any]] = {
@@ -193,6 +194,13 @@ def predictions(**losses: float) -> bytes:
     return to_parquet(pa.Table.from_pylist(rows))
 
 
+def metrics(*steps: int) -> bytes:
+    table = MetricsTable()
+    for step in steps:
+        table.append(MetricsRow(step, 10 * step, 4, 9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7))
+    return table.to_parquet()
+
+
 def compared(prefix: Path, capsys: pytest.CaptureFixture[str], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
     assert tootsie.main(["runs", *names, "--compare", "--prefix", str(prefix), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["comparison"]
@@ -207,9 +215,10 @@ def forked(tmp_path: Path, graph: Graph) -> tuple[Path, Step[Any], Step[Any]]:
     """Return a prefix with starling, a fork of it, and their evaluations, which kept the same windows."""
     base, evaluation = graph.step("starling"), graph.step("ema_eval/starling")
     fork = base.fork("forked", z_loss=0.125)
-    commit(tmp_path, base, files={"metrics.parquet": b""}, metrics="metrics.parquet")
+    tables = {"metrics.parquet/000000.parquet": metrics(1, 2), "metrics.parquet/000001.parquet": metrics(3)}
+    commit(tmp_path, base, files=tables, metrics="metrics.parquet")
     commit(tmp_path, evaluation, files={"predictions.parquet": predictions(code_1=2, code_2=4, web_1=3, web_2=3)})
-    commit(tmp_path, fork, final_loss=3.25)
+    commit(tmp_path, fork, files={"metrics.parquet": metrics(1, 2)}, metrics="metrics.parquet", final_loss=3.25)
     measured = {"code": 2.25, "web": 2.0}
     average = {"mean": 2.125, "average": {"name": "averaged"}, "by_domain": measured}
     windows = predictions(code_1=1, code_2=3.5, web_1=3, web_2=3)
@@ -232,8 +241,12 @@ def test_a_fork_is_compared_with_its_base_window_by_window(
     assert difference["value"] == -0.125 and difference["source"] == "held-out windows" and not difference["is_noise"]
     assert math.isclose(difference["stderr"], math.sqrt(spread / 500) / 2)
     assert compared(prefix, capsys, "forked", "starling")[1][MEAN]["differences"][1]["value"] == 0.125
-    assert tootsie.main(["runs", "starling", "forked", "--compare", "--prefix", str(prefix)]) == 0
+    drawn = prefix / "compared.html"
+    command = ["runs", "starling", "forked", "--compare", "--prefix", str(prefix)]
+    assert tootsie.main(command) == 0
     check_message(capsys.readouterr().out)
+    assert tootsie.main([*command, "--page", str(drawn)]) == 0
+    assert "z_loss" in drawn.read_text() and "<svg" in drawn.read_text()
 
 
 def test_repeated_seeds_tell_the_noise_better_than_windows(
