@@ -265,4 +265,5 @@ def _together(name: str, entries: list[Entry]) -> list[Entry]:
     """Return one entry for a group, or its entries where they have different numbers of worked examples."""
     if len({entry.num_fewshot for entry in entries}) != 1:
         return entries
-    return [Entry(name, entries[0].num_fewshot, {leaf: place for entry in entries for leaf, place in entry.leaves.items()})]
+    leaves = {leaf: place for entry in entries for leaf, place in entry.leaves.items()}
+    return [Entry(name, entries[0].num_fewshot, leaves)]
