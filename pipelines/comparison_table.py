@@ -4,7 +4,7 @@ import textwrap
 from typing import Any
 
 from pipelines.output import aligned
-from pipelines.run_comparison import Comparison, Difference, titles
+from pipelines.run_comparison import SAME, Comparison, Difference, titles
 
 WIDTH_OF_A_SETTING = 40
 LEAST_SHORT = 0.001
@@ -36,7 +36,7 @@ def _figure(value: float | None, difference: Difference | None) -> str:
     if difference is None:
         return f"{value:.4f}"
     digits = 4 if abs(difference.value) >= LEAST_SHORT else 6
-    shown = f"{difference.value:+.{digits}f}"
+    shown = f"{difference.value:+.{digits}f}" if difference.value else SAME
     if difference.stderr is not None:
         shown += f" ±{difference.stderr:.{digits}f}{', noise' if difference.is_noise else ''}"
     return f"{value:.4f} ({shown})"

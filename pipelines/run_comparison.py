@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from marin_dag.identity.diff import CodeChanged, FieldChanged, differences
 from marin_dag.ledger.records import Record, Records
 from marin_dag.store.prefix import open_store
-from pipelines.runs import Run, evaluated_weights
+from pipelines.runs import Run, evaluated_weights, in_few_digits
 
 if TYPE_CHECKING:
     from runtime.evaluation.window_noise import Losses
@@ -115,7 +115,7 @@ def _settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
                 changed.setdefault("code", {})[index] = record.identity["code"]["fingerprint"][:8]
     places = range(1, len(records))
     return {
-        field: (first[field], *(values.get(index, SAME) for index in places))
+        field: in_few_digits(first[field], *(values.get(index, SAME) for index in places))
         for field, values in sorted(changed.items())
     }
 

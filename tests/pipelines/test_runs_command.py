@@ -19,6 +19,7 @@ from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, n
 from marin_dag.store.prefix import open_store
 from marin_dag.values.changes import value_change
 from pipelines import tootsie
+from pipelines.runs import in_few_digits
 from pipelines.scales import LAPTOP
 from pipelines.tootsie import laptop_corpus
 from runtime.report.curve_plots import LOSS
@@ -262,6 +263,12 @@ def test_repeated_seeds_tell_the_noise_better_than_windows(
     # 2.25 and 2.5 have a variance of 1/32.
     assert difference["source"] == "seeds" and difference["is_noise"]
     assert math.isclose(difference["stderr"], 0.25)
+
+
+def test_a_setting_has_six_digits_unless_these_hide_its_change() -> None:
+    assert in_few_digits("{a: 0.57142857142857142, b: 1e-05}", "0.5") == ("{a: 0.571429, b: 1e-05}", "0.5")
+    assert in_few_digits("0.3333333333", "0.3333333334") == ("0.3333333333", "0.3333333334")
+    assert in_few_digits("v0.12345678", "0.12345678.txt") == ("v0.12345678", "0.12345678.txt")
 
 
 def test_a_comparison_needs_two_finished_runs_and_a_price_a_machine(
