@@ -25,20 +25,30 @@ SAME = "="
 SEEDS, WINDOWS, ITEMS = "seeds", "held-out windows", "items"
 
 
+class Noise(NamedTuple):
+    """The standard error of a difference, if it is known."""
+
+    stderr: float | None = None
+    source: str = ""
+    """What it was estimated from."""
+    degrees: int | None = None
+    """Its degrees of freedom; None for many."""
+
+
 class Difference(NamedTuple):
-    """A difference from the first run."""
+    """A difference from the first run, with the fields of its `Noise`."""
 
     value: float
     stderr: float | None
     source: str
-    """What the standard error was estimated from; "" without one."""
+    degrees: int | None
 
     @property
     def is_noise(self) -> bool | None:
         """Whether the 95 % interval holds 0; None where it is unknown."""
         from runtime.evaluation.uncertainty import is_noise
 
-        return None if self.stderr is None else is_noise(self.value, self.stderr)
+        return None if self.stderr is None else is_noise(self.value, self.stderr, self.degrees)
 
 
 class Measure(NamedTuple):
@@ -120,19 +130,19 @@ def _settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _measure(name: str, values: Sequence[float | None], stderr: Callable[[int], tuple[float | None, str]]) -> Measure:
-    """Return a measure; `stderr` returns the error of a run's difference, and what it was estimated from."""
+def _measure(name: str, values: Sequence[float | None], noise: Callable[[int], Noise]) -> Measure:
+    """Return a measure; `noise` returns that of a run's difference."""
     found: list[Difference | None] = [None]
     base = values[0]
     for index, value in enumerate(values[1:], start=1):
-        found.append(None if value is None or base is None else Difference(value - base, *stderr(index)))
+        found.append(None if value is None or base is None else Difference(value - base, *noise(index)))
     return Measure(name, tuple(values), tuple(found))
 
 
-def _joint(errors: Sequence[float | None], index: int) -> tuple[float | None, str]:
+def _joint(errors: Sequence[float | None], index: int) -> Noise:
     """Return the error as if the items differed; on the same items the difference is less uncertain."""
     mine, other = errors[0], errors[index]
-    return (None, "") if mine is None or other is None else (math.hypot(mine, other), ITEMS)
+    return Noise() if mine is None or other is None else Noise(math.hypot(mine, other), ITEMS)
 
 
 def _repeats(run: Run, record: Record, others: Iterable[Run]) -> list[float]:
@@ -162,36 +172,36 @@ def _bits_per_byte(
         for run, record, each in zip(runs, evaluations, shown, strict=True)
     ]
 
-    def stderr(index: int) -> tuple[float | None, str]:
+    def noise(index: int) -> Noise:
         several = [values for values in (repeats[0], repeats[index]) if len(values) > 1]
         if several:
             variance = statistics.fmean(statistics.variance(values) for values in several)
-            return math.sqrt(2 * variance), SEEDS
+            return Noise(math.sqrt(2 * variance), SEEDS, sum(len(values) - 1 for values in several))
         return _of_windows(evaluations[0], losses[0], losses[index], domains)
 
     means = [statistics.fmean(values[domain] for domain in domains) if values else None for values in by_domain]
-    found = [_measure(f"bits per byte, mean of {len(domains)} domains", means, stderr)]
+    found = [_measure(f"bits per byte, mean of {len(domains)} domains", means, noise)]
     for domain in domains:
         found.append(_measure(f"bits per byte, {domain}", [values.get(domain) for values in by_domain], _unknown))
     return found
 
 
-def _unknown(index: int) -> tuple[float | None, str]:
-    return None, ""
+def _unknown(index: int) -> Noise:
+    return Noise()
 
 
 def _of_windows(
     evaluation: Record | None, first: "Losses | None", second: "Losses | None", domains: Sequence[str]
-) -> tuple[float | None, str]:
+) -> Noise:
     from runtime.evaluation.window_noise import difference_stderr
 
     if evaluation is None or first is None or second is None:
-        return None, ""
+        return Noise()
     num_tokens, num_bytes = (
         {domain: evaluation.result[field][domain] for domain in domains} for field in ("num_tokens", "num_bytes")
     )
     error = difference_stderr(first, second, num_tokens=num_tokens, num_bytes=num_bytes)
-    return error, "" if error is None else WINDOWS
+    return Noise() if error is None else Noise(error.value, WINDOWS, error.degrees)
 
 
 def _losses(run: Run, evaluation: Record, weights: str) -> "Losses | None":
