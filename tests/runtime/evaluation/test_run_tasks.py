@@ -89,7 +89,10 @@ def test_choices_within_rounding_are_counted():
     assert _is_close(item(-3.0, -1.0, -1.0005), "acc") and not _is_close(item(-3.0, -1.0, -1.002), "acc")
     assert _is_close(item(-1.0, -2.0005), "acc_norm") and not _is_close(item(-1.0, -2.0005), "acc")
     doubled = item(-3.0, -1.0, -1.0, -1.0)
-    assert not _is_close({**doubled, "metrics": ["acc", "acc_mutual_info"]}, "acc")
+    doubled["metrics"] = ["acc", "acc_mutual_info"]
+    assert not _is_close(doubled, "acc") and not _is_close(doubled, "acc_mutual_info")
+    assert _is_close({**item(-3.0, -1.0, -2.5, -0.5005), "metrics": doubled["metrics"]}, "acc_mutual_info")
+    assert _is_close(item(-1.0, -2.0005), "acc_bytes")
     assert not _is_close(item(-1.0), "acc")
 
 
