@@ -51,6 +51,11 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     notes = [
         f"In brackets: the difference from {first}" + (f" ± its standard error, estimated from {by}" if by else "")
     ]
+    if comparison.other_text:
+        domains = ", ".join(comparison.other_text)
+        notes.append(
+            f"bits per byte of {domains}: of other held-out text in some runs, so the difference may be the text"
+        )
     return [*notes, *(["noise: the 95 % interval of the difference holds 0"] if by else [])]
 
 
@@ -61,4 +66,9 @@ def comparison_content(comparison: Comparison) -> dict[str, Any]:
         | {"differences": [each and each._asdict() | {"is_noise": each.is_noise} for each in measure.differences]}
         for measure in comparison.measures
     ]
-    return {"runs": [run.key for run in comparison.runs], "settings": comparison.settings, "measures": measures}
+    return {
+        "runs": [run.key for run in comparison.runs],
+        "settings": comparison.settings,
+        "measures": measures,
+        "other_text": comparison.other_text,
+    }

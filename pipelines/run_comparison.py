@@ -4,6 +4,7 @@ A difference comes with its standard error where one is known: of bits per byte 
 held-out windows; of a score from the items of its task.
 """
 
+import collections
 import dataclasses
 import functools
 import math
@@ -68,6 +69,8 @@ class Comparison:
     settings: Mapping[str, tuple[str, ...]]
     """Value of each field that differs, by run; `SAME` where a run has that of the first."""
     measures: tuple[Measure, ...]
+    other_text: tuple[str, ...]
+    """Domains whose held-out text is not the same in all evaluations."""
 
 
 def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
@@ -81,7 +84,7 @@ def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
     for task in dict.fromkeys(task for run in runs for task in run.scores):
         values, errors = zip(*(run.scores.get(task, (None, None)) for run in runs), strict=True)
         measures.append(_measure(task, values, functools.partial(_joint, errors)))
-    return Comparison(tuple(runs), _settings(records), tuple(measures))
+    return Comparison(tuple(runs), _settings(records), tuple(measures), _other_text(evaluations))
 
 
 def lines_of(runs: Sequence[Run]) -> "list[Line]":
@@ -184,6 +187,14 @@ def _bits_per_byte(
     for domain in domains:
         found.append(_measure(f"bits per byte, {domain}", [values.get(domain) for values in by_domain], _unknown))
     return found
+
+
+def _other_text(evaluations: Iterable[Record | None]) -> tuple[str, ...]:
+    sizes = collections.defaultdict[str, set[int]](set)
+    for record in filter(None, evaluations):
+        for domain, num_bytes in record.result["num_bytes"].items():
+            sizes[domain].add(num_bytes)
+    return tuple(sorted(domain for domain, found in sizes.items() if len(found) > 1))
 
 
 def _unknown(index: int) -> Noise:

@@ -203,9 +203,14 @@ def metrics(*steps: int) -> bytes:
     return table.to_parquet()
 
 
-def compared(prefix: Path, capsys: pytest.CaptureFixture[str], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def comparison_of(prefix: Path, capsys: pytest.CaptureFixture[str], *names: str) -> dict[str, Any]:
     assert tootsie.main(["runs", *names, "--compare", "--prefix", str(prefix), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["comparison"]
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["comparison"]
+    return found
+
+
+def compared(prefix: Path, capsys: pytest.CaptureFixture[str], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = comparison_of(prefix, capsys, *names)
     return found["settings"], {measure["name"]: measure for measure in found["measures"]}
 
 
@@ -258,7 +263,10 @@ def test_repeated_seeds_tell_the_noise_better_than_windows(
     repeated = base.fork("repeated", seed=7)
     commit(prefix, repeated)
     on_repeat = graph.step("ema_eval/starling").forked("ema_eval/repeated", [value_change("phase", repeated)])
-    commit(prefix, on_repeat, averages=[], hot_mean=2.5)
+    other = {"code": 3_000, "web": 8_000}
+    commit(prefix, on_repeat, averages=[], hot_mean=2.5, num_bytes=other)
+    assert comparison_of(prefix, capsys, "starling", "forked")["other_text"] == []
+    assert comparison_of(prefix, capsys, "starling", "repeated")["other_text"] == ["web"]
     _, difference = compared(prefix, capsys, "starling", "forked")[1][MEAN]["differences"]
     # 2.25 and 2.5 have a variance of 1/32.
     assert difference["source"] == "seeds" and difference["is_noise"]
