@@ -53,9 +53,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     ]
     if comparison.other_text:
         domains = ", ".join(comparison.other_text)
-        notes.append(
-            f"bits per byte of {domains}: of other held-out text in some runs, so the difference may be the text"
-        )
+        notes.append(f"Held-out text of {domains} is not the same in all runs, which alone changes bits per byte")
     return [*notes, *(["noise: the 95 % interval of the difference holds 0"] if by else [])]
 
 
