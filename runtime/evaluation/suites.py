@@ -68,7 +68,10 @@ def tasks_of(spec: TaskSpec) -> tuple[Task, ...]:
         return (_task(spec, root, read["task"], [Definition(read["task"], yaml, read["task"])]),)
     entries = read_group(root, yaml)
     definitions = [
-        [Definition(name, path, items_of(name), settings) for name, (path, settings) in entry.leaves.items()]
+        [
+            Definition(name, path, name if spec.is_own else items_of(name), settings)
+            for name, (path, settings) in entry.leaves.items()
+        ]
         for entry in entries
     ]
     if spec.num_fewshot is None and any(entry.num_fewshot is not None for entry in entries):
