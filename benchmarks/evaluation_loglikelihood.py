@@ -1,6 +1,6 @@
-"""Claim: on CPU log-likelihoods of multiple-choice questions take lm-eval's Hugging Face backend 1.3 times as long.
+"""Claim: lm-eval's Hugging Face backend takes 1.3 times as long as ours for multiple-choice log-likelihoods on CPU.
 
-Ours takes at most 1.5 times its memory, by the peak of a process for each that answers the requests once.
+Ours takes at most 1.5 times its memory: the peak of a process that answers the requests once.
 
 One process, the same threads, weights, tokenizer and requests, in float32; log-likelihoods agree within 1e-3. Weights
 are random, in the shape of a 135M Llama. Questions have four choices, and contexts of 5 to 80 words of a made-up

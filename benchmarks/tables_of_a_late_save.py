@@ -1,8 +1,8 @@
-"""Claim: a save at step 1.4 million blocks the run, and writes of its tables, as much as one at step 10,000.
+"""Claim: a save at step 1.4 million blocks the run as long, and writes as much of its tables, as one at step 10,000.
 
-The tables have a row for each step, and one for each of seven sources. A save, of a milestone as of a temporary
-checkpoint, links the full blocks of rows that the attempt has written, and writes the rows after them. It is compared
-with writing the tables whole. Some 20 seconds on one core. The last line is JSON.
+One table has a row for each step, the other a row for each step and each of seven sources. A save of a milestone or a
+temporary checkpoint links the full blocks of rows that the attempt has written, and writes the rows after them. The
+benchmark compares this save with writing whole tables, in 20 seconds on one core. The last line is JSON.
 
     python benchmarks/tables_of_a_late_save.py
 """

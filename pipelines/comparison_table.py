@@ -4,7 +4,7 @@ import textwrap
 from typing import Any
 
 from pipelines.output import aligned
-from pipelines.run_comparison import SAME, Comparison, Difference, titles
+from pipelines.run_comparison import SAME, Comparison, RunDifference, titles
 
 WIDTH_OF_A_SETTING = 40
 LEAST_SHORT = 0.001
@@ -30,7 +30,7 @@ def comparison_rows(comparison: Comparison, width: int) -> list[list[str]]:
     return rows
 
 
-def _figure(value: float | None, difference: Difference | None) -> str:
+def _figure(value: float | None, difference: RunDifference | None) -> str:
     if value is None:
         return NONE
     if difference is None:

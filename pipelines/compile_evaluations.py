@@ -1,4 +1,4 @@
-"""Programs of evaluations on lm-eval's tasks in --dry-run --compile: whether they compile and fit on their machines."""
+"""Programs of evaluations on lm-eval's tasks, compiled for their machines by --dry-run --compile."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

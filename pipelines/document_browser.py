@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marin_dag.errors import UserError
-from pipelines.document_judges import FilterJudge, KeepsAll, Verdict
+from pipelines.document_judges import FilterJudge, KeepAllJudge, Verdict
 from pipelines.judged_documents import Judged
 from pipelines.stored_documents import Numbered
 from runtime.report.documents_page import marked
@@ -37,10 +37,10 @@ class Query:
     rows: int = 20
 
     def of(self, *, is_dropped: bool) -> "Query":
-        """Return this query for kept or for dropped documents; a reason is one of dropped documents."""
+        """Return this query for kept or for dropped documents alone; kept documents have no reason to search."""
         return dataclasses.replace(self, is_dropped=is_dropped, reason=self.reason if is_dropped else "")
 
-    def takes(self, each: Numbered) -> bool:
+    def matches(self, each: Numbered) -> bool:
         """Return whether a document is wanted, before it is judged."""
         document = each.document
         if self.identifier not in document.id or self.source not in ("", document.source):
@@ -48,7 +48,7 @@ class Query:
         text = document.text.casefold() if self.search else ""
         return all(word in text for word in self.search.casefold().split())
 
-    def takes_verdict(self, verdict: Verdict) -> bool:
+    def matches_verdict(self, verdict: Verdict) -> bool:
         """Return whether a document with this verdict is wanted."""
         is_wanted = self.is_dropped is None or self.is_dropped == bool(verdict.reason)
         return is_wanted and self.reason.casefold() in verdict.reason.casefold()
@@ -75,17 +75,19 @@ def browse(judged: Judged, query: Query) -> Found:
     Raises:
         UserError: the source has no document of this number, or a shard is damaged.
     """
-    if query.is_dropped and type(judged.judge) is KeepsAll:
+    if query.is_dropped and type(judged.judge) is KeepAllJudge:
         return _sampled(judged, query)
     total = len(judged.documents)
     if not 0 <= query.first < total:
-        raise UserError(f"--after {query.first}: {judged.documents.name} has documents 0 to {total - 1:,}.")
+        raise UserError(
+            f"--after {query.first}: {judged.documents.name} has documents 0 to {total - 1:,}; name one of them."
+        )
     found: list[tuple[Numbered, Verdict]] = []
     num_bytes = 0
     for batch in _slices(judged, query.first):
-        wanted = [each for each in batch if query.takes(each)]
+        wanted = [each for each in batch if query.matches(each)]
         for each, verdict in zip(wanted, judged.judge.judge(wanted) if wanted else (), strict=True):
-            if query.takes_verdict(verdict):
+            if query.matches_verdict(verdict):
                 found.append((each, verdict))
                 if len(found) == query.rows:
                     return Found(found, each.number + 1, total)
@@ -97,7 +99,7 @@ def browse(judged: Judged, query: Query) -> Found:
 
 def _sampled(judged: Judged, query: Query) -> Found:
     total = len(judged.samples)
-    wanted = [(each, v) for each, v in judged.samples if query.takes(each) and query.takes_verdict(v)]
+    wanted = [(each, v) for each, v in judged.samples if query.matches(each) and query.matches_verdict(v)]
     rows = [pair for pair in wanted if pair[0].number >= query.first]
     return Found(rows[: query.rows], rows[query.rows][0].number if len(rows) > query.rows else total, total)
 

@@ -1,4 +1,4 @@
-"""Document judges: the verdicts of a step on its incoming documents, found again from its config and inputs.
+"""Document judges: the verdicts of a step on its incoming documents, computed again from its config and inputs.
 
 A judge reads the inputs of a step and writes nothing. Steps are deterministic, so its verdicts are those of the step.
 """
@@ -29,10 +29,10 @@ from steps.evaluation_items import EvaluationItemsResult
 from steps.filter import FilterResult
 
 WHOLE_ROWS = 1 << 16
-"""Drops of a shard up to which they are read at once, and not searched."""
+"""Most drops of a shard that are read whole; the file of more drops is searched."""
 
 MOST_ITEMS = 5
-"""Evaluation items that are shown beside a document."""
+"""Most evaluation items that are shown beside a document."""
 
 
 class Verdict(NamedTuple):
@@ -61,7 +61,7 @@ class Judge(Protocol):
         """Yield title and text of what explains a verdict: the document that is kept instead, or an evaluation item."""
 
 
-class KeepsAll:
+class KeepAllJudge:
     """The judge of documents that no step drops."""
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
@@ -71,13 +71,13 @@ class KeepsAll:
         yield from ()
 
 
-class FilterJudge(KeepsAll):
+class FilterJudge(KeepAllJudge):
     """The judge of a filter, which need not have run."""
 
     def __init__(self, store: Store, step: Step, made: Step, documents: StoredDocuments) -> None:
-        """Load the classifier; `made` is the step as the recipe has it, whose score replaces a fraction to keep.
+        """Load the classifier, and replace a fraction to keep by its least score.
 
-        A sample of the documents gives the score of a fraction that has not been run.
+        The score comes from the record of `made`, the step without --set, or else from a sample of the documents.
         """
         self.quality = None
         for classifier in inputs_of(step, "quality_classifier"):
@@ -108,7 +108,7 @@ class FilterJudge(KeepsAll):
         return f"rules.{place} {type(self.rules[place]).__name__}"
 
 
-class DedupJudge(KeepsAll):
+class DedupJudge(KeepAllJudge):
     """The judge of a deduplication, by the drops that it has written."""
 
     def __init__(self, store: Store, step: Step, documents: StoredDocuments) -> None:
@@ -141,7 +141,7 @@ class DedupJudge(KeepsAll):
         return self._own.document(number)
 
 
-class DecontaminationJudge(KeepsAll):
+class DecontaminationJudge(KeepAllJudge):
     """The judge of a decontamination, which need not have run."""
 
     def __init__(self, store: Store, step: Step) -> None:
@@ -178,7 +178,7 @@ def inputs_of(step: Step, field: str) -> list[Step]:
 
 
 def _rows_between(path: str, first: int, after: int) -> np.ndarray:
-    """Return the rows of a file of ascending first columns whose first column is in a range, by few reads."""
+    """Return rows with a first column from `first` to before `after`; the file is sorted by this column."""
     count = num_rows(path)
     if count <= WHOLE_ROWS:
         rows = _whole(path)
@@ -192,5 +192,5 @@ def _rows_between(path: str, first: int, after: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def _whole(path: str) -> np.ndarray:
-    """Return a file that belongs to an output, and so never changes."""
+    """Return the rows of a file of an output; such files never change."""
     return read_array(path)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXCERPT_CHARACTERS = 90
 MOST_CHANGED = 20
-"""Documents of a comparison that are listed."""
+"""Most documents of a comparison that are listed."""
 
 
 def _documents(session: Session) -> int:
@@ -83,7 +83,7 @@ def _comparison(found: "Comparison") -> Iterator[str]:
     rows = [[reason, f"{found.before.get(reason, 0):,}", f"{found.after.get(reason, 0):,}"] for reason in reasons]
     total = ["total", f"{sum(found.before.values()):,}", f"{sum(found.after.values()):,}"]
     yield from aligned([["reason", "recipe", "with --set"], *rows, total])
-    yield f"{len(found.changed):,} documents change"
+    yield f"documents with another verdict: {len(found.changed):,}"
     yield from (_line(each, after) for each, _, after in itertools.islice(found.changed, MOST_CHANGED))
 
 
@@ -92,10 +92,12 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--id", metavar="TEXT", default="", help="(documents) ids that contain TEXT")
     parser.add_argument("--source", metavar="NAME", default="", help="(documents) only documents of this source")
     parser.add_argument("--dropped", action="store_true", help="(documents) only dropped documents")
-    parser.add_argument("--reason", metavar="TEXT", default="", help="(documents) dropped for a reason that has TEXT")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="(documents) dropped, with TEXT in the reason")
     parser.add_argument("--after", metavar="N", type=int, default=0, help="(documents) begin at document N")
     parser.add_argument("--rows", metavar="N", type=positive, default=20, help="(documents) at most N (default 20)")
-    parser.add_argument("--page", metavar="FILE.html", help="(documents) kept and dropped side by side, with sliders")
+    parser.add_argument(
+        "--page", metavar="FILE.html", help="(documents) write kept and dropped as a page, with sliders"
+    )
 
 
 COMMAND = Command(

@@ -11,7 +11,7 @@ from pipelines.document_judges import (
     DedupJudge,
     FilterJudge,
     Judge,
-    KeepsAll,
+    KeepAllJudge,
     Verdict,
     inputs_of,
 )
@@ -36,9 +36,9 @@ class Judged:
 
 
 def open_judged(store: Store, step: Step, made: Step | None = None) -> Judged:
-    """Return the documents that a step takes in, or gives where it takes none in, with its judge.
+    """Return the documents that a step reads, or writes if it reads none, with its judge.
 
-    `made` is the step as the recipe has it, if `step` is a variant.
+    `made` is the step without --set, if `step` is a variant of it.
 
     Raises:
         UserError: no documents belong to the step, or a step that is needed is not done.
@@ -47,7 +47,7 @@ def open_judged(store: Store, step: Step, made: Step | None = None) -> Judged:
     if not isinstance(config, DocumentsConfig):
         is_own = issubclass(step.kind.result_type, DocumentsResult)
         documents = open_documents(store, step if is_own else _documents_of(step))
-        return Judged(step, documents, KeepsAll(), _samples(documents) if is_own else ())
+        return Judged(step, documents, KeepAllJudge(), _samples(documents) if is_own else ())
     documents = open_documents(store, _documents_of(step))
     judge: Judge
     match config:

@@ -29,7 +29,9 @@ class LiveDocuments:
         """Return a part of a step's documents: "kept", "dropped" or "sample"."""
         name, part, first = (query.get(field, "") for field in ("step", "part", "first"))
         if name not in self.steps or part not in ("kept", "dropped", "sample") or not first.isdecimal():
-            raise UserError(f"page: {name!r} has no documents, or {part!r} and {first!r} are no part of them.")
+            raise UserError(
+                f"page: no documents of step {name!r}, part {part!r}, from {first!r} on; load the page again."
+            )
         with self._lock:
             judged = self._judged(self._graph.step(name))
             if part == "sample":

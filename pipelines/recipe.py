@@ -77,7 +77,7 @@ ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8
 VALIDATION_ITEMS = 500
 """Items of each task that a phase measures while it trains."""
 FOLLOW = {train_phase: (ema_eval, sample)}
-"""A fork of a phase that is made on the command line is evaluated, and writes texts, as its base does."""
+"""Steps that a fork on the command line repeats: it is evaluated, and writes texts, like its base."""
 COMMANDS = (
     timeline_command.COMMAND,
     stalls_command.COMMAND,

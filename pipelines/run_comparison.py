@@ -36,7 +36,7 @@ class Noise(NamedTuple):
     """Its degrees of freedom; None for many."""
 
 
-class Difference(NamedTuple):
+class RunDifference(NamedTuple):
     """A difference from the first run, with the fields of its `Noise`."""
 
     value: float
@@ -57,17 +57,17 @@ class Measure(NamedTuple):
 
     name: str
     values: tuple[float | None, ...]
-    differences: tuple[Difference | None, ...]
-    """From the first run; None for the first, and where one of the two has no figure."""
+    differences: tuple[RunDifference | None, ...]
+    """Differences from the first run; None for the first run, and where one of the two has no figure."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Finished runs, the first of which the others are compared with."""
+    """Finished runs; each is compared with the first."""
 
     runs: tuple[Run, ...]
     settings: Mapping[str, tuple[str, ...]]
-    """Value of each field that differs, by run; `SAME` where a run has that of the first."""
+    """Value of each field that differs, by run; `SAME` where a run has the value of the first."""
     measures: tuple[Measure, ...]
     other_text: tuple[str, ...]
     """Domains whose held-out text is not the same in all evaluations."""
@@ -135,10 +135,10 @@ def _settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
 
 def _measure(name: str, values: Sequence[float | None], noise: Callable[[int], Noise]) -> Measure:
     """Return a measure; `noise` returns that of a run's difference."""
-    found: list[Difference | None] = [None]
+    found: list[RunDifference | None] = [None]
     base = values[0]
     for index, value in enumerate(values[1:], start=1):
-        found.append(None if value is None or base is None else Difference(value - base, *noise(index)))
+        found.append(None if value is None or base is None else RunDifference(value - base, *noise(index)))
     return Measure(name, tuple(values), tuple(found))
 
 

@@ -36,14 +36,14 @@ class Run(NamedTuple):
     state: str
     """done, or how far it is."""
     base: str
-    """The phase that it is compared with: the one that was forked, that had its name before, or that it starts from."""
+    """Phase to compare the run with: the forked phase, the earlier run of the name, or the one that it starts from."""
     changed: tuple[str, ...]
     """Settings that differ from the base, as `field: old -> new`."""
     tokens: int | None
     loss: float | None
     """Mean train loss of the last steps."""
     bits_per_byte: float | None
-    """Mean over the domains of its evaluation, of the EMA weights if it keeps some."""
+    """Mean over the domains of the evaluation, for the first EMA weights if the run keeps any."""
     evaluation: str
     """Key of that evaluation, or ""."""
     scores: Mapping[str, tuple[float, float | None]]
@@ -126,7 +126,7 @@ def _evaluations(records: Iterable[Record]) -> dict[str, Record]:
 def evaluated_weights(evaluation: Record) -> tuple[float, str, Mapping[str, float]]:
     """Return the mean bits per byte of an evaluation, its weights, and their bits per byte by domain.
 
-    They are those of the first EMA weights, or of the weights if there are none, as in the report.
+    The figures are those of the first EMA weights, or of the weights if there are none, as in the report.
     """
     result = evaluation.result
     for each in result["averages"]:

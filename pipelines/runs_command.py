@@ -213,7 +213,7 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--since", metavar="30d", type=_since, help="(runs) only what finished in this time")
     parser.add_argument("--sort", choices=SORTED_BY, default="finished", help="(runs) what to sort by")
     parser.add_argument("--scores", action="store_true", help="(runs) show the scores of lm-eval too")
-    price = "(runs) price of an hour of a machine, for the costs; repeatable"
+    price = "(runs) show costs, at this price of an hour of a machine; repeatable"
     parser.add_argument("--price", metavar="MACHINE=N", type=_price, action="append", default=[], help=price)
     compare = "(runs) compare the finished runs with the first: settings, figures, scores; with --page also curves"
     parser.add_argument("--compare", action="store_true", help=compare)

@@ -103,11 +103,11 @@ def _template(session: Session) -> "ChatTemplate":
     try:
         found = chat_template(files)
     except ChatTemplateError as error:
-        raise UserError(f"--chat: {error}") from error
+        raise UserError(f"--chat: {error}. Name another template: --chat-template {FILE}.") from error
     if found is None:
         raise UserError(
-            f"--chat: {file or step.name} has no chat template, like a base model. Remove --chat, or name a template: "
-            f"--chat-template {FILE}, or {CONFIG}."
+            f"--chat: {file or step.name} has no chat template; most base models have none. Remove --chat, or name a "
+            f"template: --chat-template {FILE}, or {CONFIG}."
         )
     return found
 

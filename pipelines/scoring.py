@@ -69,7 +69,7 @@ def scoring_parts(
 def answer_steps(
     name: str, suites: Sequence[Sequence[TaskSpec]], tokenizer: Step[Any], *, items: Step[Any] | None, limit: int | None
 ) -> tuple[Step[GoldAnswersResult], ...]:
-    """Return the steps with the right answers of tasks; they are divided as the steps of `scoring_parts`."""
+    """Return the steps with the right answers of tasks, divided as in `scoring_parts`."""
     inputs = _task_inputs(name, suites, items)
     return tuple(
         gold_answers(

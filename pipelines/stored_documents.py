@@ -14,7 +14,7 @@ from runtime.text.documents import Document, DocumentsError, read_batches
 from steps.documents import DocumentsResult
 
 SAMPLE_PLACES, SAMPLE_DOCUMENTS = 8, 1_024
-"""Places of a source that a sample takes documents from, and their number."""
+"""Number of places of a source that a sample reads, and most documents of the sample."""
 
 
 class Numbered(NamedTuple):
@@ -46,7 +46,7 @@ class StoredDocuments:
         return int(np.searchsorted(self.starts, number, side="right")) - 1
 
     def read(self, first: int) -> Iterator[list[Numbered]]:
-        """Yield the documents from a number on, by row groups; those before it are not read.
+        """Yield the documents from a number on, by row groups; earlier row groups are not read.
 
         Raises:
             UserError: a shard is damaged or gone.
@@ -71,7 +71,7 @@ class StoredDocuments:
         return next(self.read(number))[0].document
 
     def sample(self) -> list[Numbered]:
-        """Return documents from places spread over the source, and all of a small source; reads a row group a place."""
+        """Return all documents of a small source, or some of row groups spread over a large one."""
         if len(self) <= SAMPLE_DOCUMENTS:
             return [each for batch in self.read(0) for each in batch]
         firsts = np.linspace(0, len(self), SAMPLE_PLACES, endpoint=False).astype(int).tolist()
@@ -88,5 +88,8 @@ def finished(store: Store, step: Step) -> Record:
     """Return the record of a step; raise UserError if it is not done."""
     record = Records(store).find(step.key)
     if record is None:
-        raise UserError(f"documents: {step.name} is not done as the recipe is now. `why {step.name}` says why.")
+        raise UserError(
+            f"documents: {step.name} is not done as the recipe is now. Run --until {step.name}, or see "
+            f"`why {step.name}`."
+        )
     return record

@@ -72,7 +72,7 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
         PROMPTS,
         [*main_line.values()],
         corpus.tokenizer,
-        max_new_tokens=TEXT_TOKENS,
+        max_new_tokens=min(TEXT_TOKENS, scale.model.max_position_embeddings // 2),
         compute_dtype=scale.compute_dtype,
         resources=scale.scoring_resources,
     )

@@ -54,8 +54,8 @@ class _Drops(BaseModel, frozen=True, extra="forbid"):
 
     shard: str
     dropped: str
-    """File of the rows, their reasons as places in `REASONS`, and the numbers of the documents that stay. Those of
-    earlier sources, of which only kept ones count, come before the incoming ones."""
+    """File of the rows, their reasons as places in `REASONS`, and the numbers of the documents that stay instead.
+    Numbers count the kept documents of earlier sources first, then the incoming documents."""
     kept: dict[int, str]
     """Ids of the documents that stay, by row, for the first rows of each reason."""
 

@@ -46,7 +46,7 @@ class FilterResult(DocumentsResult, frozen=True, extra="forbid"):
     num_bytes_removed: int
     """UTF-8 bytes that these lost."""
     min_score: float | None = None
-    """The score that the fraction of a `QualityScore` came to."""
+    """Least score of the documents that the fraction of a `QualityScore` keeps."""
 
 
 class FilterShard(DocumentsShard, frozen=True, extra="forbid"):

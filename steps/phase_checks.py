@@ -80,8 +80,8 @@ def _check_validation_tasks(config: TrainPhaseConfig) -> Tokenizers:
     """Return the tokenizers of the tasks; raise ValueError where a task is measured twice, or none ever is."""
     if config.validation_tasks and not config.validate_every_steps:
         raise ValueError(
-            "validation_tasks is set, and validate_every_steps is 0, which measures nothing; set that to a number of "
-            "training steps."
+            "validation_tasks is set, and validate_every_steps is 0, which measures nothing; set validate_every_steps "
+            "to a number of training steps."
         )
     known = {each.name: each.config_of(GoldAnswersConfig) for each in config.validation_tasks}
     configs = {name: found for name, found in known.items() if found is not None}

@@ -17,7 +17,7 @@ from runtime.report.contents import (
     Score,
     SourceCurve,
     Stage,
-    Windows,
+    WindowLosses,
 )
 from runtime.report.phase_texts import PhaseText
 from runtime.report.readings import Draws, PhaseLog
@@ -28,7 +28,7 @@ from steps.report_config import ReportConfig, phase_of
 from steps.sample import SampleResult
 
 PREDICTIONS_FILE = "predictions.parquet"
-"""As `ema_eval` names it, in a module that needs JAX."""
+"""Name of the file in the output of `ema_eval`; importing the constant would import JAX."""
 
 
 def contents_of(config: ReportConfig) -> Report:
@@ -182,7 +182,7 @@ def _evaluation(config: ReportConfig, name: str) -> Evaluation:
     if name in (*config.forks, *config.forks.values()):
         path = config.evaluations[name].join(PREDICTIONS_FILE)
         losses = readings.read_window_losses(path, next(iter(averages), HOT))
-        windows = None if losses is None else Windows(losses, found.num_tokens, found.num_bytes)
+        windows = None if losses is None else WindowLosses(losses, found.num_tokens, found.num_bytes)
     return Evaluation(name, found.consumed_tokens, _labelled(config, found.hot), averages, windows)
 
 

@@ -115,8 +115,8 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # All processes share the summaries of source files. A test of their absence sets a folder of its own.
 os.environ.setdefault("MARIN_DAG_CACHE", f"{os.environ[SHARED_BY_WORKERS]}/cache")
 
-# gcsfs reads this at its import, which may come before the first fake Cloud Storage; unset, it asks a server for a
-# minute of what kind a bucket is.
+# gcsfs reads this at its import, which may come before the first fake Cloud Storage. If it is unset, gcsfs spends a
+# minute asking a server for the kind of a bucket.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
 # Ray runs its workers at niceness 15. Beside other tests on a busy machine, a step of one second would take a minute.

@@ -11,6 +11,7 @@ from marin_dag.keep.collect import Collector, Garbage, Roots
 from marin_dag.ledger.pins import Pins
 from marin_dag.plan.milestones import lost_in
 from marin_dag.quantities import in_bytes
+from marin_dag.values.changes import nearest
 
 SECONDS_OF_A_DAY = 86_400.0
 
@@ -39,7 +40,8 @@ def gc(session: Session) -> int:
     collector = Collector(session.store, roots, older_than_seconds=seconds, good_of=frozenset(named.values()))
     found = collector.find()
     if missing := sorted(set(session.parsed.name) - collector.names_in_prefix):
-        raise UserError(f"--name {missing[0]}: no step of this name has files in {session.store.prefix}.")
+        meant = nearest(missing[0], collector.names_in_prefix)
+        raise UserError(f"--name {missing[0]}: no step of this name has files in {session.store.prefix}.{meant}")
     for name, digest in named.items():
         if not any(garbage.kind == "good" and garbage.digest == digest for garbage in found):
             raise UserError(
@@ -50,8 +52,8 @@ def gc(session: Session) -> int:
         _print_line("kept", garbage, "a good checkpoint of a finished step; --good-of deletes it")
     if unknown := sorted(collector.names_in_prefix - roots.names):
         print(
-            f"kept what has a name that the given recipes do not know: {listed(unknown, 8)}. "
-            "Give their recipe by --also, or the name of a dropped fork by --name."
+            f"kept the files of steps that the given recipes do not name: {listed(unknown, 8)}. "
+            "Give their recipe with --also, or the name of a dropped fork with --name."
         )
     if not found:
         print(f"no garbage that is older than {session.parsed.older_than_days:g} days")

@@ -41,7 +41,7 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     git_commit: str | None
     is_dirty: bool | None
     dirty_diff: str | None = None
-    """SHA-256 of `git status` and `git diff HEAD`: of untracked files the names count. None for a clean tree."""
+    """SHA-256 of `git status` and `git diff HEAD`; of untracked files only the names count. None for a clean tree."""
     lock: str | None = None
     """SHA-256 of the environment's lock file, if the repository has one."""
     argv: tuple[str, ...]

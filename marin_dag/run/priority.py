@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 NICENESS = 19
-"""The lowest; Ray gives its workers 15, which have 2.4 times the weight where cores are short."""
+"""The lowest priority. Ray's own workers have niceness 15, and so get 2.4 times the share of a busy core."""
 
 
 def lower_process_priority() -> None:
-    """Lower the priority of all threads of this process for good; Linux only, which has one for each thread."""
+    """Lower the priority of all threads of this process for good; only Linux has a priority for each thread."""
     if sys.platform != "linux":
         return
     for thread in (int(entry.name) for entry in Path("/proc/self/task").iterdir()):

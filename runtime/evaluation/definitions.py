@@ -21,7 +21,7 @@ _WITHOUT_EFFECT = frozenset({
     "task_alias", "tag", "metadata", "weight_by_size", "dataset_path", "dataset_name", "dataset_kwargs",
     "training_split", "validation_split", "test_split", "fewshot_split",
 })  # fmt: skip
-"""Settings of a group's entry that concern printed tables, or rows that are read from elsewhere here."""
+"""Settings of a group's entry without effect here: they concern printed tables, or rows, which recipes name."""
 _GROUP_FIELDS = frozenset({"group", "group_alias", "task", "aggregate_metric_list"})
 """Fields of a group that are no settings of its tasks."""
 

@@ -1,6 +1,6 @@
 """Gold answers: the right answers of tasks as tokens, whose bits per byte show progress before accuracies do.
 
-OLMo's suites "easy" measure the same. Here a task's figure is a ratio of two sums over its answers, as for held-out
+OLMo's "easy" suites measure the same. Here a task's figure is a ratio of two sums over its answers, as for held-out
 text.
 """
 

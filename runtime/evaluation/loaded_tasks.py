@@ -42,7 +42,7 @@ class LoadedTasks(NamedTuple):
 
         return self.by_label[label].aggregation().get(metric, mean) is mean
 
-    def chooses(self, label: str) -> bool:
+    def is_multiple_choice(self, label: str) -> bool:
         return bool(self.by_label[label].OUTPUT_TYPE == "multiple_choice")
 
 
@@ -50,7 +50,7 @@ class LoadedTasks(NamedTuple):
 def loaded_tasks(
     tasks: Sequence[Task], files: TaskFiles, *, limit: int | None, run_generated_code: bool = False
 ) -> Iterator[LoadedTasks]:
-    """Shut off the network, and load the tasks; what imports lm-eval waits until then.
+    """Shut off the network, then import lm-eval and load the tasks.
 
     Raises:
         GeneratedCodeError: a task runs generated code, and `run_generated_code` is false.

@@ -149,7 +149,7 @@ def program_of(
     donated: tuple[int, ...] = (),
     static: tuple[tuple[str, Any], ...] = (),
 ) -> Callable[..., Any]:
-    """Return `PlacedModel.program` of a model without its parameters, which come first; equal ones are the same."""
+    """Return a program that takes parameters and frequencies first; equal arguments return the same program."""
 
     def on_device(params: Params, frequencies: Any, *arguments: Any) -> Any:
         with matmul_precision(run.computation.compute_dtype):
@@ -162,7 +162,7 @@ def program_of(
 
 
 def _placed(arrays: Any, sharding: Any) -> Any:
-    """Return arrays on the devices of all hosts, each of which has them whole."""
+    """Return arrays on the devices of all hosts; every host must have the whole arrays."""
     if jax.process_count() == 1:
         return jax.device_put(arrays, sharding)
 

@@ -36,7 +36,7 @@ class RequestTokens:
         return self._tokenizer.encode(string, add_special_tokens=add_special_tokens).ids
 
     def split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Return the tokens of a context and of its continuation, which blanks at the end of the context belong to."""
+        """Return the tokens of a context and of its continuation; blanks at the end of the context go to the latter."""
         if context:
             text = context.rstrip()
             before = self.tok_encode(text)

@@ -98,7 +98,7 @@ def _scores(
             raise ValueError(f"{task.label}: {metric} is no mean over items, so a group has none; score its tasks.")
         if not math.isfinite(value):
             raise ValueError(f"{task.label}: {metric} is {value}; the model has diverged, or an item is empty.")
-        chance = _chance(picked) if metric.startswith("acc") and loaded.chooses(labels[0]) else None
+        chance = _chance(picked) if metric.startswith("acc") and loaded.is_multiple_choice(labels[0]) else None
         num_unparsed = sum(UNPARSED in map(str, sample["filtered_resps"]) for sample in picked)
         scores.append(
             TaskScore(

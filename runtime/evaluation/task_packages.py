@@ -33,7 +33,7 @@ def install_command(packages: Iterable[str]) -> str:
 
 
 def _imports(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """Yield the first names of absolute imports that run with the module, but for those that it catches."""
+    """Yield the packages of absolute imports at module level whose failure the module does not catch."""
     for node in body:
         match node:
             case ast.Import(names):

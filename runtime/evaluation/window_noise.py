@@ -1,4 +1,4 @@
-"""Window noise: how far a difference in bits per byte may come from the held-out windows that were chosen.
+"""Window noise: how much of a difference in bits per byte may come from the choice of held-out windows.
 
 Two models that predicted the same windows are compared window by window, so that hard windows do not count as noise.
 """

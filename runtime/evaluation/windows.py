@@ -1,4 +1,4 @@
-"""Windows: pieces of equal length of what weights are scored on, with the text that each position predicts."""
+"""Windows: pieces of scored text of equal length, with the bytes that each position predicts."""
 
 import math
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class WindowSource(NamedTuple):
 
     num_windows: int
     read: Callable[[Int64[np.ndarray, "window"]], ScoredWindows]
-    """Returns the windows of some numbers."""
+    """Return the windows with these numbers."""
 
 
 def text_source(path: str, *, sequence_length: int, max_tokens: int) -> WindowSource:

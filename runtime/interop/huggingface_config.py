@@ -8,6 +8,7 @@ from typing import Any
 from runtime.model.architectures import config_from_huggingface
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.huggingface import InteropError, rope_from_json, rope_to_json
+from runtime.text.extraction.extracted import DamagedFileError
 from runtime.text.extraction.limits import read_bounded
 
 
@@ -19,6 +20,8 @@ def read_json(file: str) -> dict[str, Any]:
     """
     try:
         document = json.loads(read_bounded(file))
+    except DamagedFileError as error:
+        raise InteropError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise InteropError(f"{file}: torn or not JSON ({error}); fetch or export it again.") from error
     if not isinstance(document, dict):

@@ -62,9 +62,9 @@ def empty_cache(
 def appended(
     cache: KeyValueCache, new: tuple[Layers, Layers], lengths: Int32[Array, "slots"], layer: Index | None = None
 ) -> KeyValueCache:
-    """Return the cache with the key and value of one more token behind the first `lengths` of each slot.
+    """Return the cache with the key and value of one more token after the first `lengths` of each slot.
 
-    With a `layer` of stacked ones, the token is that of this layer alone.
+    With `layer`, the token of this layer alone is written to the stacked layers.
     """
     if not isinstance(cache.keys, tuple):
         keys, values = (_with_token(*pair, lengths, layer) for pair in zip(cache, new, strict=True))
@@ -81,7 +81,7 @@ def appended(
 
 
 def _with_token(stack: Any, new: Any, lengths: Int32[Array, "slots"], layer: Index | None) -> Array:
-    """Write by pairs of slot and head: by slots, a TPU's compiler changes the layout, and so copies the whole cache."""
+    """Write by pairs of slot and head; for writes by slot a TPU's compiler copies the whole cache to another layout."""
     layers, slots, kv_heads, *_ = stack.shape
     pairs = jnp.arange(slots * kv_heads, dtype=jnp.int32)
     into = jnp.arange(layers, dtype=jnp.int32)[:, None] if layer is None else layer

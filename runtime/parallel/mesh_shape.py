@@ -123,7 +123,7 @@ class Machines:
         """Return the layout for programs without gradients, where whole copies send each other nothing.
 
         Raises:
-            ValueError: no axis of the torus has such parts.
+            ValueError: no axis of the torus can be cut into such parts.
         """
         if devices_of_a_copy > 1:
             return self.layout(replica=math.prod(self.sizes) // devices_of_a_copy)

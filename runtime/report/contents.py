@@ -102,8 +102,8 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows:
-    """Losses of single held-out windows, and the whole text that these are of, by domain."""
+class WindowLosses:
+    """Losses of single held-out windows, and the size of all evaluated text, by domain."""
 
     losses: Losses
     num_tokens: Mapping[str, int]
@@ -119,8 +119,8 @@ class Evaluation:
     hot: Mapping[str, float]
     averages: Mapping[str, Mapping[str, float]]
     """Figures of each average by name; the first is the one that `best` returns. Empty without averages."""
-    windows: Windows | None = None
-    """Losses of some windows under the weights of `best`, where a difference from this evaluation is shown."""
+    windows: WindowLosses | None = None
+    """Losses of some windows under the weights of `best`, for the noise of a fork's difference."""
 
     def __post_init__(self) -> None:
         for which, values in {"hot": self.hot, **self.averages}.items():

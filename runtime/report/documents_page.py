@@ -79,7 +79,7 @@ def _places() -> Markup:
     return element(
         "div",
         element("p", id="documents-note"),
-        element("section", element("h3", "Other thresholds"), *sample, id="sample", hidden=""),
+        element("section", element("h3", "Other limits"), *sample, id="sample", hidden=""),
         element("div", *lists, class_="panels columns2"),
         class_="documents",
     )

@@ -47,7 +47,7 @@ class Rejection(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A value of every document of a batch, and the limit that it must keep."""
+    """Values of a batch, one a document, and the limit that they must keep."""
 
     reason: str
     values: np.ndarray

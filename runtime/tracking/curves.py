@@ -176,7 +176,7 @@ def with_validation(curves: Curves, attempts: Attempts) -> Curves:
 
 
 def answers_in(event: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, float]]:
-    """Yield weights, task and bits per byte of right answers, of tasks with as many answers as in the newest event."""
+    """Yield weights, task and bits per byte of tasks with the same number of answers as in the newest event."""
     newest = {task: number for each in events for task, number in each.get("num_answers", {}).items()}
     for which, by_task in event.get(ANSWER_BITS_PER_BYTE, {}).items():
         for task, value in by_task.items():

@@ -28,8 +28,8 @@ def commands(page: Path) -> Iterator[list[str]]:
             yield shlex.split(re.split(r" {3,}", found[1])[0] if found[1].startswith(" ") else "", comments=True)
 
 
-NEEDS_A_RUN = {"heat-map", "batch", "sample"}
-"""Commands that fail before a phase has trained."""
+NEEDS_A_RUN = {"documents", "heat-map", "batch", "sample"}
+"""Commands that fail before the steps that they show are done."""
 README = list(commands(ROOT / "README.md"))
 
 

@@ -44,7 +44,7 @@ def test_the_whole_run_makes_each_output_once_and_shows_where_the_results_are(re
     assert len(reference.ended.started) == len(set(reference.ended.started)) == len(reference.committed)
     assert {step.kind.name for step in graph.steps} == {
         "download", "extract", "filter_documents", "dedup", "evaluation_items", "decontaminate", "train_tokenizer",
-        "tokenize", "train_phase", "ema_eval", "hf_export", "lm_eval", "report",
+        "tokenize", "train_phase", "ema_eval", "sample", "hf_export", "lm_eval", "report",
     }  # fmt: skip
     assert reference.ended.errors == ""
     assert re.search(r"deeper_starling: \d\.\d{3} bits per byte .* after [\d,]+ tokens", reference.ended.output)
@@ -118,7 +118,7 @@ def test_the_second_run_says_that_there_is_nothing_to_do_and_starts_nothing(fini
     before = tree(finished.prefix)
     again = finished()
     assert again.code == 0
-    assert again.output.startswith("nothing to do: 68 steps, all done\n")
+    assert again.output.startswith("nothing to do: 74 steps, all done\n")
     assert again.started == []
     assert "report: " in again.output
     assert tree(finished.prefix) == before
@@ -188,21 +188,21 @@ def test_a_branch_is_planned_run_and_evaluated_alone_and_dropped(finished: Drive
     plan = finished("--dry-run")
     assert plan.code == 2
     assert "my-spoonbill" in plan.output
-    assert "71 steps: 68 done, 3 missing. 3 would run." in plan.output
+    assert "78 steps: 74 done, 4 missing. 4 would run." in plan.output
     branch = finished("--until", "ema_eval/my-spoonbill")
     assert branch.code == 0, branch.output
     assert branch.started == ["my-spoonbill", "ema_eval/my-spoonbill"]
     compared = finished()
-    assert compared.started == ["report/forks"]
+    assert compared.started == ["sample/my-spoonbill", "report/forks"]
     page = re.search(r"report/forks: (/\S+)", compared.output)
     assert page and "z_loss: 1e-4" in (shown := Path(page[1]).read_text()) and "the head?" in shown
     waits = Path(page[1]).parents[1] / "stalls.html"
     assert "waiting for data" not in branch.output, "there is no report yet for its page to lie beside"
     assert f"waiting for data; by phase: {waits}" in compared.output and "my-spoonbill" in waits.read_text()
     assert finished("drop", "my-spoonbill").code == 0
-    assert "68 steps, all done" in finished().output
+    assert "74 steps, all done" in finished().output
     now = committed(finished.prefix)
-    assert len(now) == len(reference.committed) + 3
+    assert len(now) == len(reference.committed) + 4
     assert differing({key: now[key] for key in reference.committed}, reference.committed) == []
 
 

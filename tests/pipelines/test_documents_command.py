@@ -28,7 +28,7 @@ from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
 from pipelines import document_browser, document_judges, documents_command
 from pipelines.document_browser import Query, browse, page_data, sample_data
-from pipelines.document_judges import KeepsAll, Verdict
+from pipelines.document_judges import KeepAllJudge, Verdict
 from pipelines.judged_documents import Judged, open_judged
 from pipelines.run_page import RunPage
 from pipelines.stored_documents import SAMPLE_DOCUMENTS, Numbered, StoredDocuments
@@ -251,7 +251,7 @@ def test_the_reads_of_a_page_do_not_grow_with_the_source(tmp_path, monkeypatch):
         step = SimpleNamespace(name="s", kind=SimpleNamespace(result_type=DocumentsResult))
         record = SimpleNamespace(output_path="", result=result.model_dump())
         store = SimpleNamespace(url=lambda path: str(tmp_path))
-        return Judged(step, StoredDocuments(store, step, record), KeepsAll())
+        return Judged(step, StoredDocuments(store, step, record), KeepAllJudge())
 
     def bytes_read(num_shards, look):
         found = source(num_shards)

@@ -177,7 +177,7 @@ def phase_step() -> Step[TrainPhaseResult]:
 
 
 def replicas_step() -> Step[TrainPhaseResult]:
-    """Another phase."""
+    """Return a phase of which each host has a copy of the parameters."""
     return recorded_phase(
         "replicas", config_on(text_step()).model_copy(update={"seed": 1, "replica_parallel": NUM_HOSTS})
     )

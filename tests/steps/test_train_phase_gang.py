@@ -67,7 +67,7 @@ def undisturbed(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def killed(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the same phase, of which a random host died at a random step, and one with a copy on each host."""
+    """Return the folder of the same phase with a random host killed, and of a phase with a copy on each host."""
     folder, chance = tmp_path_factory.mktemp("killed"), random.Random(1)
     (folder / "dies").write_text(
         f"{chance.randrange(NUM_HOSTS)} {chance.randrange(CHECKPOINT_EVERY_STEPS + 1, UNTIL_STEP)}"
@@ -97,7 +97,7 @@ def digested_steps(work: Path) -> list[int]:
 
 
 def made_by(folder: Path, step: Step[Any]) -> tuple[dict, dict[str, bytes]]:
-    """Result and files of a step; of a phase, of its end."""
+    """Return the result and files of a step; for a phase, those of its last milestone."""
     return committed_bytes(folder / "runs")[step.key]
 
 

@@ -32,9 +32,9 @@ from runtime.platform.collective_order import CollectiveOrder
 Hidden = Float[Array, "tokens hidden_size"]  # batch and sequence as one axis: matrix products in two dimensions
 HalfAngles = Float32[Array, "*rows sequence half_head_dim"]
 Attention = Callable[[Query, KeyValue, KeyValue, Any], tuple[Query, Any]]
-"""Attention of one layer, given the layer's part of what is not parameters; returns also what is kept of the layer.
+"""Attention of one layer, from query, key, value and the layer's part of `by_layer`; also returns a value to keep.
 
-Where a value is carried from layer to layer, the part comes with it as a pair, and what is kept is the value after."""
+If a value is carried from layer to layer, the last argument is a pair of value and part, and the next is returned."""
 
 # Each tensor but the QK-norms has a dimension of hidden_size, which one copy's devices split. The other dimension of a
 # layer's matrices is split by the model axis, for good: a device computes its own heads and columns.
@@ -234,9 +234,10 @@ class Llama:
         computation: Computation,
         carried: Any = None,
     ) -> tuple[States, Any]:
-        """Run all layers with `attention`, to which `by_layer` is given layer by layer; return what it keeps too.
+        """Run all layers; return the states, and the values that `attention` keeps of each layer.
 
-        A `carried` value goes from layer to layer, and is returned instead.
+        `attention` gets its layer's part of `by_layer`. A `carried` value goes from layer to layer, and its last value
+        is returned instead.
         """
         embedding = computation.gather("embed_tokens", params.embed_tokens)
         hidden = computation.platform.look_up(embedding, computation.spread.own_tokens(tokens.reshape(-1)))

@@ -101,7 +101,7 @@ def bounded_lines(file: IO[bytes], name: str, limits: Limits = DEFAULTS) -> Iter
 
 
 def read_bounded(path: str) -> bytes:
-    """Return the bytes of a small file of a model; raise DamagedFileError for one that is none."""
+    """Return the bytes of a small file of a model; raise DamagedFileError if it is larger than `MODEL_FILE_BYTES`."""
     import fsspec  # too heavy for a plan, which imports this module
 
     with fsspec.open(path, "rb") as file:

@@ -1,8 +1,8 @@
 """Records of WARC files (ISO 28500), each read by itself, so that damage costs one record.
 
-In a compressed WARC file each record is a gzip member, and a damaged member is lost as a whole: reading continues at
-the next member that begins with a record, in a plain file at the next line that begins one. The blank lines after a
-record confirm the length that it claims. Memory holds one record; a file that is one large member is unpacked to disk.
+In a compressed WARC file each record is a gzip member, and a damaged member is lost as a whole. Reading continues at
+the next member, or in a plain file at the next line, that begins a record. The blank lines after a record confirm the
+length that it claims. Memory holds one record; a file that is one large member is unpacked to disk.
 The search for the next record takes time linear in the file's size, and what is read in vain has a limit.
 
 FastWARC 2.0.1 reads 2.7 times as fast, which is 5 % of an extraction. It is not used because damage ends it: with 20

@@ -67,7 +67,7 @@ def open_page(browser, tmp_path):
 
 @pytest.fixture(scope="module")
 def shown(browser, page, tmp_path_factory):
-    """The example report, opened once; each test leaves it as it was."""
+    """Yield the example report, opened once; each test leaves it as it was."""
     with opener(browser, tmp_path_factory.mktemp("page")) as opened:
         yield opened(page)
 
