@@ -4,7 +4,7 @@ import textwrap
 from typing import Any
 
 from pipelines.output import aligned
-from pipelines.run_comparison import Comparison, RunDifference, titles
+from pipelines.run_comparison import SAME, Comparison, RunDifference, titles
 
 WIDTH_OF_A_SETTING = 40
 LEAST_SHORT = 0.001
@@ -36,7 +36,7 @@ def _figure(value: float | None, difference: RunDifference | None) -> str:
     if difference is None:
         return f"{value:.4f}"
     digits = 4 if abs(difference.value) >= LEAST_SHORT else 6
-    shown = f"{difference.value:+.{digits}f}"
+    shown = f"{difference.value:+.{digits}f}" if difference.value else SAME
     if difference.stderr is not None:
         shown += f" ±{difference.stderr:.{digits}f}{', noise' if difference.is_noise else ''}"
     return f"{value:.4f} ({shown})"
@@ -51,6 +51,9 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     notes = [
         f"In brackets: the difference from {first}" + (f" ± its standard error, estimated from {by}" if by else "")
     ]
+    if comparison.other_text:
+        domains = ", ".join(comparison.other_text)
+        notes.append(f"Held-out text of {domains} is not the same in all runs, which alone changes bits per byte")
     return [*notes, *(["noise: the 95 % interval of the difference holds 0"] if by else [])]
 
 
@@ -61,4 +64,9 @@ def comparison_content(comparison: Comparison) -> dict[str, Any]:
         | {"differences": [each and each._asdict() | {"is_noise": each.is_noise} for each in measure.differences]}
         for measure in comparison.measures
     ]
-    return {"runs": [run.key for run in comparison.runs], "settings": comparison.settings, "measures": measures}
+    return {
+        "runs": [run.key for run in comparison.runs],
+        "settings": comparison.settings,
+        "measures": measures,
+        "other_text": comparison.other_text,
+    }

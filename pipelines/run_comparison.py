@@ -4,6 +4,7 @@ A difference comes with its standard error where one is known: of bits per byte 
 held-out windows; of a score from the items of its task.
 """
 
+import collections
 import dataclasses
 import functools
 import math
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from marin_dag.identity.diff import CodeChanged, FieldChanged, differences
 from marin_dag.ledger.records import Record, Records
 from marin_dag.store.prefix import open_store
-from pipelines.runs import Run, evaluated_weights
+from pipelines.runs import Run, evaluated_weights, in_few_digits
 
 if TYPE_CHECKING:
     from runtime.evaluation.window_noise import Losses
@@ -25,20 +26,30 @@ SAME = "="
 SEEDS, WINDOWS, ITEMS = "seeds", "held-out windows", "items"
 
 
+class Noise(NamedTuple):
+    """The standard error of a difference, if it is known."""
+
+    stderr: float | None = None
+    source: str = ""
+    """What it was estimated from."""
+    degrees: int | None = None
+    """Its degrees of freedom; None for many."""
+
+
 class RunDifference(NamedTuple):
-    """A difference from the first run."""
+    """A difference from the first run, with the fields of its `Noise`."""
 
     value: float
     stderr: float | None
     source: str
-    """What the standard error was estimated from; "" without one."""
+    degrees: int | None
 
     @property
     def is_noise(self) -> bool | None:
         """Whether the 95 % interval holds 0; None where it is unknown."""
         from runtime.evaluation.uncertainty import is_noise
 
-        return None if self.stderr is None else is_noise(self.value, self.stderr)
+        return None if self.stderr is None else is_noise(self.value, self.stderr, self.degrees)
 
 
 class Measure(NamedTuple):
@@ -58,6 +69,8 @@ class Comparison:
     settings: Mapping[str, tuple[str, ...]]
     """Value of each field that differs, by run; `SAME` where a run has the value of the first."""
     measures: tuple[Measure, ...]
+    other_text: tuple[str, ...]
+    """Domains whose held-out text is not the same in all evaluations."""
 
 
 def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
@@ -71,22 +84,20 @@ def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
     for task in dict.fromkeys(task for run in runs for task in run.scores):
         values, errors = zip(*(run.scores.get(task, (None, None)) for run in runs), strict=True)
         measures.append(_measure(task, values, functools.partial(_joint, errors)))
-    return Comparison(tuple(runs), _settings(records), tuple(measures))
+    return Comparison(tuple(runs), _settings(records), tuple(measures), _other_text(evaluations))
 
 
 def lines_of(runs: Sequence[Run]) -> "list[Line]":
     """Return the train loss, gradient norm and learning rate of each run over the tokens since its start."""
-    import fsspec
-
     from runtime.report.curve_plots import GRADIENT, LOSS, RATE, Line
+    from runtime.tables.parquet_bytes import read_parts
     from runtime.tracking.curves import curves_of
 
     found = []
     for run, name in zip(runs, titles(runs), strict=True):
         record = _record(run, run.key)
         path = open_store(run.prefix).url(f"{record.output_path}/{record.result['metrics']}")
-        with fsspec.open(path, "rb") as file:
-            curves = curves_of(file.read(), after_step=0, file=path)
+        curves = curves_of(*read_parts(path), after_step=0, file=path)
         for panel, column in ((LOSS, "loss"), (GRADIENT, "grad_norm"), (RATE, "learning_rate")):
             found.append(Line(panel, name, name, curves.consumed_tokens, curves.figures[f"train/{column}"]))
     return found
@@ -117,24 +128,24 @@ def _settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
                 changed.setdefault("code", {})[index] = record.identity["code"]["fingerprint"][:8]
     places = range(1, len(records))
     return {
-        field: (first[field], *(values.get(index, SAME) for index in places))
+        field: in_few_digits(first[field], *(values.get(index, SAME) for index in places))
         for field, values in sorted(changed.items())
     }
 
 
-def _measure(name: str, values: Sequence[float | None], stderr: Callable[[int], tuple[float | None, str]]) -> Measure:
-    """Return a measure; `stderr` returns the error of a run's difference, and what it was estimated from."""
+def _measure(name: str, values: Sequence[float | None], noise: Callable[[int], Noise]) -> Measure:
+    """Return a measure; `noise` returns that of a run's difference."""
     found: list[RunDifference | None] = [None]
     base = values[0]
     for index, value in enumerate(values[1:], start=1):
-        found.append(None if value is None or base is None else RunDifference(value - base, *stderr(index)))
+        found.append(None if value is None or base is None else RunDifference(value - base, *noise(index)))
     return Measure(name, tuple(values), tuple(found))
 
 
-def _joint(errors: Sequence[float | None], index: int) -> tuple[float | None, str]:
+def _joint(errors: Sequence[float | None], index: int) -> Noise:
     """Return the error as if the items differed; on the same items the difference is less uncertain."""
     mine, other = errors[0], errors[index]
-    return (None, "") if mine is None or other is None else (math.hypot(mine, other), ITEMS)
+    return Noise() if mine is None or other is None else Noise(math.hypot(mine, other), ITEMS)
 
 
 def _repeats(run: Run, record: Record, others: Iterable[Run]) -> list[float]:
@@ -164,36 +175,44 @@ def _bits_per_byte(
         for run, record, each in zip(runs, evaluations, shown, strict=True)
     ]
 
-    def stderr(index: int) -> tuple[float | None, str]:
+    def noise(index: int) -> Noise:
         several = [values for values in (repeats[0], repeats[index]) if len(values) > 1]
         if several:
             variance = statistics.fmean(statistics.variance(values) for values in several)
-            return math.sqrt(2 * variance), SEEDS
+            return Noise(math.sqrt(2 * variance), SEEDS, sum(len(values) - 1 for values in several))
         return _of_windows(evaluations[0], losses[0], losses[index], domains)
 
     means = [statistics.fmean(values[domain] for domain in domains) if values else None for values in by_domain]
-    found = [_measure(f"bits per byte, mean of {len(domains)} domains", means, stderr)]
+    found = [_measure(f"bits per byte, mean of {len(domains)} domains", means, noise)]
     for domain in domains:
         found.append(_measure(f"bits per byte, {domain}", [values.get(domain) for values in by_domain], _unknown))
     return found
 
 
-def _unknown(index: int) -> tuple[float | None, str]:
-    return None, ""
+def _other_text(evaluations: Iterable[Record | None]) -> tuple[str, ...]:
+    sizes = collections.defaultdict[str, set[int]](set)
+    for record in filter(None, evaluations):
+        for domain, num_bytes in record.result["num_bytes"].items():
+            sizes[domain].add(num_bytes)
+    return tuple(sorted(domain for domain, found in sizes.items() if len(found) > 1))
+
+
+def _unknown(index: int) -> Noise:
+    return Noise()
 
 
 def _of_windows(
     evaluation: Record | None, first: "Losses | None", second: "Losses | None", domains: Sequence[str]
-) -> tuple[float | None, str]:
+) -> Noise:
     from runtime.evaluation.window_noise import difference_stderr
 
     if evaluation is None or first is None or second is None:
-        return None, ""
+        return Noise()
     num_tokens, num_bytes = (
         {domain: evaluation.result[field][domain] for domain in domains} for field in ("num_tokens", "num_bytes")
     )
     error = difference_stderr(first, second, num_tokens=num_tokens, num_bytes=num_bytes)
-    return error, "" if error is None else WINDOWS
+    return Noise() if error is None else Noise(error.value, WINDOWS, error.degrees)
 
 
 def _losses(run: Run, evaluation: Record, weights: str) -> "Losses | None":

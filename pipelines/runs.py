@@ -5,6 +5,7 @@ They are read from the records alone, so that runs of other recipes and of older
 
 import datetime
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from runtime.optim.ema import HOT
 PHASE, EVALUATION, SCORES = "train_phase", "ema_eval", "lm_eval"
 UNLISTED = ("start", "until_step", "acknowledge", "caches")
 """Fields whose changes are no setting of a run; a new cache shows in the mixture."""
+LONG_NUMBER = re.compile(r"(?<![\w.])\d+\.\d{6,}(?:e[+-]?\d+)?(?![\w.])")
 
 
 class Run(NamedTuple):
@@ -195,9 +197,16 @@ def finite(value: float | None) -> float | None:
 def _changes(base: Record, record: Record) -> Iterable[str]:
     for difference in differences(base.identity, record.identity):
         if isinstance(difference, FieldChanged) and difference.field.partition(".")[0] not in UNLISTED:
-            yield f"{difference.field}: {difference.old} -> {difference.new}"
+            old, new = in_few_digits(difference.old, difference.new)
+            yield f"{difference.field}: {old} -> {new}"
         elif isinstance(difference, CodeChanged):
             yield f"code: {counted(len(difference.changed) + len(difference.added), 'definition')}"
+
+
+def in_few_digits(*values: str) -> tuple[str, ...]:
+    """Return values with numbers of at most six digits, or as they are where two different ones would look equal."""
+    shorter = tuple(LONG_NUMBER.sub(lambda found: f"{float(found[0]):.6g}", value) for value in values)
+    return shorter if len(set(shorter)) == len(set(values)) else values
 
 
 def _running(prefix: str, store: Store, records: Records) -> list[Run]:

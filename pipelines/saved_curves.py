@@ -119,16 +119,13 @@ def read_reference(session: Session, digests: Mapping[str, str]) -> "Curves | No
 
 
 def _read_table(file: str) -> "Curves":
-    import fsspec
-
-    from runtime.tables.parquet_bytes import part_files
+    from runtime.tables.parquet_bytes import read_parts
     from runtime.tracking.curves import curves_of
 
     if file.startswith(("gs://", "s3://")):  # fsspec tries for a minute to reach an unreachable store
         open_store(file.rpartition("/")[0]).make_contact()
     try:
-        with fsspec.open_files(part_files(file), "rb") as parts:
-            return curves_of(*[part.read() for part in parts], after_step=0, file=file)
+        return curves_of(*read_parts(file), after_step=0, file=file)
     except OSError as error:
         raise UserError(f"--against {file}: cannot be read ({error.strerror or error}).") from error
     except ValueError as error:  # from Arrow, or for a malformed address

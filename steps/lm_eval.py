@@ -142,7 +142,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
             limit=config.limit,
             run_generated_code=config.run_generated_code,
         )
-    for score in run.scores:
+    for score in run.scores if context.host.index == 0 else ():
         context.log.info("%s, %d shots, %s: %.4f", score.task, score.num_fewshot, score.metric, score.value)
         if score.warning:
             context.log.warning("%s, %d shots: %s", score.task, score.num_fewshot, score.warning)

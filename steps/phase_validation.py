@@ -28,6 +28,8 @@ def validation_of(
         return None
     whole = _whole_caches(config, context)
     if not whole:
+        if config.validation_tasks:
+            context.log.warning("validation: without validation_tasks too, until one source is tokenized")
         return None
     for tasks in config.validation_tasks:
         check_vocabulary(tasks.name, tasks.result.vocab_size, config.model.vocab_size)

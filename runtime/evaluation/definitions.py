@@ -4,8 +4,9 @@ import functools
 import importlib.metadata
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -21,6 +22,8 @@ _WITHOUT_EFFECT = frozenset({
     "training_split", "validation_split", "test_split", "fewshot_split",
 })  # fmt: skip
 """Settings of a group's entry without effect here: they concern printed tables, or rows, which recipes name."""
+_GROUP_FIELDS = frozenset({"group", "group_alias", "task", "aggregate_metric_list"})
+"""Fields of a group that are no settings of its tasks."""
 
 
 class DefinitionError(ValueError):
@@ -200,8 +203,10 @@ class Entry(NamedTuple):
     """Task -> path of its definition below the root, and further settings of the group as JSON ("" for none)."""
 
 
-def read_group(root: Path, yaml_name: str, above: tuple[str, ...] = ()) -> list[Entry]:
-    """Return the entries of a group's file below `root`.
+def read_group(
+    root: Path, yaml_name: str, settings: Mapping[str, Any] = MappingProxyType({}), above: tuple[str, ...] = ()
+) -> list[Entry]:
+    """Return the entries of a group's file below `root`, whose tasks have `settings` in place of the group's.
 
     Raises:
         DefinitionError: a task has no definition, or the group has settings that only a task's own file can hold.
@@ -212,36 +217,53 @@ def read_group(root: Path, yaml_name: str, above: tuple[str, ...] = ()) -> list[
     read = read_definition(path)
     known = {name: str(file.relative_to(root)) for name, file in names_in(path.parent).items()}
 
-    def leaves_of(name: str, settings: dict[str, Any]) -> dict[str, tuple[str, str]]:
-        base = settings.pop("include", None)
-        text = json.dumps(settings, sort_keys=True) if settings else ""
+    def entries_of(name: str, given: dict[str, Any]) -> list[Entry]:
+        base = given.pop("include", None)
         if base is not None:
-            return {name: (str((path.parent / base).relative_to(root)), text)}
+            return [_leaf(name, str((path.parent / base).relative_to(root)), given)]
         if name not in known and root == installed():
             if name in GROUPS or name in DEFINITIONS:
-                return {each: (DEFINITIONS[each], text) for each in GROUPS.get(name, (name,))}
+                return _together(name, [_leaf(each, DEFINITIONS[each], given) for each in GROUPS.get(name, (name,))])
             known[name] = find_definition(name)
         if name not in known:
             raise DefinitionError(f"{path}: {path.parent} has no definition of {name!r}; add it.")
         if "group" not in read_definition(root / known[name]):
-            return {name: (known[name], text)}
-        inner = read_group(root, known[name], (*above, yaml_name))
-        return {leaf: place for entry in inner for leaf, place in entry.leaves.items()}
+            return [_leaf(name, known[name], given)]
+        return _together(name, read_group(root, known[name], given, (*above, yaml_name)))
 
-    return [_entry(each, path, leaves_of) for each in read["task"]]
+    inherited = {**_settings(read), **settings}
+    return [found for each in read["task"] for found in _entries(each, path, inherited, entries_of)]
 
 
-def _entry(entry: Any, path: Path, leaves_of: Callable[[str, dict[str, Any]], dict[str, tuple[str, str]]]) -> Entry:
-    """Return an entry of a group's list: a name, a name with settings, or a group written out."""
-    if isinstance(entry, str):
-        return Entry(entry, None, leaves_of(entry, {}))
-    given = {name: value for name, value in entry.items() if name not in _WITHOUT_EFFECT}
-    name, num_fewshot = given.pop("task", None), given.pop("num_fewshot", None)
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a group or an entry sets for its tasks."""
+    return {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT | _GROUP_FIELDS}
+
+
+def _entries(
+    entry: Any, path: Path, inherited: Mapping[str, Any], entries_of: Callable[[str, dict[str, Any]], list[Entry]]
+) -> list[Entry]:
+    """Return what an item of a group's list is: a name, a name with settings, or a group written out."""
+    fields = {"task": entry} if isinstance(entry, str) else entry
+    given, name = {**inherited, **_settings(fields)}, fields.get("task")
     if isinstance(name, list):
-        inner = [_entry(each, path, leaves_of) for each in name]
-        leaves = {leaf: place for each in inner for leaf, place in each.leaves.items()}
-        return Entry(str(given.get("group")), num_fewshot, leaves)
+        inner = [found for each in name for found in _entries(each, path, given, entries_of)]
+        return _together(str(fields.get("group")), inner)
     if not isinstance(name, str) or (functions := list(_functions(given))):
         what = f"names the functions {functions}" if isinstance(name, str) else "has no `task: NAME`"
         raise DefinitionError(f"{path}: the entry {entry} {what}; write this task in a file of its own.")
-    return Entry(name, num_fewshot, leaves_of(name, given))
+    return entries_of(name, given)
+
+
+def _leaf(name: str, yaml_name: str, given: Mapping[str, Any]) -> Entry:
+    settings = {field: value for field, value in given.items() if field != "num_fewshot"}
+    text = json.dumps(settings, sort_keys=True) if settings else ""
+    return Entry(name, given.get("num_fewshot"), {name: (yaml_name, text)})
+
+
+def _together(name: str, entries: list[Entry]) -> list[Entry]:
+    """Return one entry for a group, or its entries where they have different numbers of worked examples."""
+    if len({entry.num_fewshot for entry in entries}) != 1:
+        return entries
+    leaves = {leaf: place for entry in entries for leaf, place in entry.leaves.items()}
+    return [Entry(name, entries[0].num_fewshot, leaves)]

@@ -82,10 +82,16 @@ class CodeEval:
     def compute(
         self, *, references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int]
     ) -> tuple[dict[str, float], None]:
-        """Return pass@k for each k: the share of draws of k programs with one that passes (arXiv:2107.03374)."""
+        """Return pass@k for each k: the share of draws of k programs with one that passes (arXiv:2107.03374).
+
+        In a gang, host 0 alone runs programs, and its values alone are kept; on the others no program counts as passed.
+        """
+        import jax
+
+        is_first = jax.process_index() == 0
         values: dict[str, list[float]] = {f"pass@{each}": [] for each in k}
         for test, programs in zip(references, predictions, strict=True):
-            num_passed = sum(passes(f"{program}\n{test}") for program in programs)
+            num_passed = sum(passes(f"{program}\n{test}") for program in programs) if is_first else 0
             for each in k:
                 failed = math.comb(len(programs) - num_passed, each) / math.comb(len(programs), each)
                 values[f"pass@{each}"].append(1 - failed)

@@ -56,7 +56,7 @@ def _right_choice(label: str, task: Any, doc: Any) -> int:
     """Return the number of the right choice as lm-eval reads it; of several right ones the first."""
     gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
     choices = task.doc_to_choice(doc)
-    first = gold[0] if isinstance(gold, list) else gold
+    first = gold[0] if isinstance(gold, list) and gold else gold
     number = choices.index(first) if first in choices else first
     if not isinstance(number, int) or not 0 <= number < len(choices):
         raise TaskItemsError(f"{label}: the answer {gold!r} is none of the choices {choices}; correct the item {doc}.")

@@ -153,11 +153,14 @@ def _chance(samples: Sequence[Mapping[str, Any]]) -> float:
 def _is_close(sample: Mapping[str, Any], metric: str) -> bool:
     """Return whether the two best choices of an item are closer than what rounding may change."""
     num_choices = len(sample["arguments"]) // (2 if "acc_mutual_info" in sample["metrics"] else 1)
-    values, lengths = [], []
-    for (_, choice), response in zip(sample["arguments"][:num_choices], sample["resps"][:num_choices], strict=True):
-        lengths.append(max(1, len(choice.strip())) if metric == "acc_norm" else 1)
-        values.append(float(response[0][0]) / lengths[-1])
-    best = sorted(values, reverse=True)
+    values = [float(response[0][0]) for response in sample["resps"]]
+    choices = [choice.strip() for _, choice in sample["arguments"][:num_choices]]
+    lengths = [1] * num_choices
+    if metric == "acc_mutual_info":  # the second half is without the question
+        values = [asked - alone for asked, alone in zip(values[:num_choices], values[num_choices:], strict=True)]
+    elif metric in ("acc_norm", "acc_bytes"):
+        lengths = [max(1, len(choice if metric == "acc_norm" else choice.encode())) for choice in choices]
+    best = sorted((value / length for value, length in zip(values[:num_choices], lengths, strict=True)), reverse=True)
     return num_choices > 1 and best[0] - best[1] < ROUNDING / min(lengths)
 
 

@@ -68,15 +68,18 @@ def tasks_of(spec: TaskSpec) -> tuple[Task, ...]:
         return (_task(spec, root, read["task"], [Definition(read["task"], yaml, read["task"])]),)
     entries = read_group(root, yaml)
     definitions = [
-        [Definition(name, path, items_of(name), settings) for name, (path, settings) in entry.leaves.items()]
+        [
+            Definition(name, path, name if spec.is_own else items_of(name), settings)
+            for name, (path, settings) in entry.leaves.items()
+        ]
         for entry in entries
     ]
     if spec.num_fewshot is None and any(entry.num_fewshot is not None for entry in entries):
         return tuple(
-            _task(dataclasses.replace(spec, num_fewshot=entry.num_fewshot), root, entry.name, found)
+            _group(dataclasses.replace(spec, num_fewshot=entry.num_fewshot), root, entry.name, found)
             for entry, found in zip(entries, definitions, strict=True)
         )
-    return (_task(spec, root, group, [each for found in definitions for each in found]),)
+    return (_group(spec, root, group, [each for found in definitions for each in found]),)
 
 
 def task_of(spec: TaskSpec) -> Task:
@@ -91,6 +94,16 @@ def task_of(spec: TaskSpec) -> Task:
             f"{spec.task}: the group sets worked examples for its tasks, so it has no score of its own; name its tasks."
         )
     return tasks[0]
+
+
+def _group(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definition]) -> Task:
+    numbers = {read_facts(root / each.yaml, each.settings).num_fewshot for each in definitions}
+    if spec.num_fewshot is None and len(numbers) > 1:
+        raise DefinitionError(
+            f"group {name!r}: its tasks have {' and '.join(map(str, sorted(numbers)))} worked examples, and a group is "
+            "scored with one number. Set num_fewshot, or name its tasks."
+        )
+    return _task(spec, root, name, definitions)
 
 
 def _task(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definition]) -> Task:

@@ -66,9 +66,28 @@ def mean_difference(measured: Sequence[tuple[str, Difference]]) -> Difference:
     return Difference(value, stderr, sum(difference.num_items for _, difference in measured))
 
 
-def is_noise(difference: float, stderr: float | None) -> bool:
-    """Return whether the 95 % confidence interval of a difference contains 0, or is unknown."""
-    return stderr is None or abs(difference) <= NormalDist().inv_cdf(1 - SIGNIFICANCE / 2) * stderr
+def is_noise(difference: float, stderr: float | None, degrees: int | None = None) -> bool:
+    """Return whether the 95 % confidence interval of a difference contains 0, or is unknown.
+
+    `degrees` are the degrees of freedom of a standard error that was estimated from few values; None for many.
+    """
+    if not stderr:
+        return stderr is None or difference == 0
+    ratio = abs(difference) / stderr
+    within = 2 * NormalDist().cdf(ratio) - 1 if degrees is None else student_share(ratio, degrees)
+    return within <= 1 - SIGNIFICANCE
+
+
+def student_share(ratio: float, degrees: int) -> float:
+    """Return the share of Student's t distribution within ±`ratio` (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(ratio / math.sqrt(degrees))
+    is_odd = degrees % 2
+    term, total = math.cos(angle) if is_odd else 1.0, 0.0
+    for index in range(degrees // 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (2 * index + 1 + is_odd) / (2 * index + 2 + is_odd)
+    within = math.sin(angle) * total
+    return 2 / math.pi * (angle + within) if is_odd else within
 
 
 def minimum_detectable_difference(stderr: float) -> float:

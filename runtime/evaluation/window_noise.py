@@ -6,6 +6,7 @@ Two models that predicted the same windows are compared window by window, so tha
 import math
 import statistics
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,14 @@ import pyarrow.compute as pc
 COLUMNS = ("weights", "domain", "window", "log_prob")
 Losses = Mapping[tuple[str, str], tuple[float, int]]
 """Mean loss in nats a token, and number of predicted tokens, of each window by domain and digest."""
+
+
+class StandardError(NamedTuple):
+    """A standard error, and how well it is known."""
+
+    value: float
+    degrees: int
+    """Degrees of freedom, by Welch and Satterthwaite."""
 
 
 def window_losses(predictions: pa.Table, weights: str) -> Losses:
@@ -28,7 +37,7 @@ def window_losses(predictions: pa.Table, weights: str) -> Losses:
 
 def difference_stderr(
     first: Losses, second: Losses, *, num_tokens: Mapping[str, int], num_bytes: Mapping[str, int]
-) -> float | None:
+) -> StandardError | None:
     """Return the standard error of the difference of two means over domains, in bits per byte.
 
     The variance within a domain is estimated from the windows that both models kept, and holds for all windows of the
@@ -43,7 +52,7 @@ def difference_stderr(
     Returns:
         None where no domain has two windows in common.
     """
-    variances = []
+    variances, squares, most_degrees = [], 0.0, 0
     for domain in num_tokens:
         scale = num_tokens[domain] / (num_bytes[domain] * math.log(2))
         shared = [key for key in first if key[0] == domain and key in second]
@@ -51,4 +60,10 @@ def difference_stderr(
             spread = statistics.variance(scale * (first[key][0] - second[key][0]) for key in shared)
             num_windows = num_tokens[domain] / statistics.fmean(first[key][1] for key in shared)
             variances.append(spread / num_windows)
-    return math.sqrt(math.fsum(variances)) / len(variances) if variances else None
+            squares += variances[-1] ** 2 / (len(shared) - 1)
+            most_degrees += len(shared) - 1
+    if not variances:
+        return None
+    total = math.fsum(variances)
+    degrees = max(1, math.floor(total**2 / squares + 1e-9)) if squares else most_degrees
+    return StandardError(math.sqrt(total) / len(variances), degrees)

@@ -121,11 +121,11 @@ def _gain(fork: Evaluation, base: Evaluation) -> str:
     ours, theirs = fork.windows, base.windows
     if ours is None or theirs is None:
         return f"{difference:+.4f}"
-    stderr = difference_stderr(ours.losses, theirs.losses, num_tokens=ours.num_tokens, num_bytes=ours.num_bytes)
-    if stderr is None:
+    error = difference_stderr(ours.losses, theirs.losses, num_tokens=ours.num_tokens, num_bytes=ours.num_bytes)
+    if error is None:
         return f"{difference:+.4f}"
-    verdict = "noise" if is_noise(difference, stderr) else "worse" if difference > 0 else "better"
-    return f"{difference:+.4f} ± {stderr:.4f}, {verdict}"
+    verdict = "noise" if is_noise(difference, *error) else "worse" if difference > 0 else "better"
+    return f"{difference:+.4f} ± {error.value:.4f}, {verdict}"
 
 
 def domains_table(report: Report) -> Markup:

@@ -51,6 +51,12 @@ def with_columns(table: pa.Table, names: Sequence[str], defaults: Mapping[str, f
     return table.select(names)
 
 
+def read_parts(path: str) -> list[bytes]:
+    """Return the content of the files of a table (`part_files`)."""
+    with fsspec.open_files(part_files(path), "rb") as parts:
+        return [part.read() for part in parts]
+
+
 def part_files(path: str) -> list[str]:
     """Return the URLs of the files of a table, in order of its rows: a folder of Parquet files, or one file."""
     filesystem, inner = fsspec.core.url_to_fs(path, use_listings_cache=False)

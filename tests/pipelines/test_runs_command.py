@@ -19,9 +19,12 @@ from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, n
 from marin_dag.store.prefix import open_store
 from marin_dag.values.changes import value_change
 from pipelines import tootsie
+from pipelines.runs import in_few_digits
 from pipelines.scales import LAPTOP
 from pipelines.tootsie import laptop_corpus
+from runtime.report.curve_plots import LOSS
 from runtime.tables.parquet_bytes import to_parquet
+from runtime.tracking.metrics import MetricsRow, MetricsTable
 from tests.catalogue import check_message
 
 BY_KIND: dict[str, dict[str, Any]] = {
@@ -193,9 +196,21 @@ def predictions(**losses: float) -> bytes:
     return to_parquet(pa.Table.from_pylist(rows))
 
 
-def compared(prefix: Path, capsys: pytest.CaptureFixture[str], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def metrics(*steps: int) -> bytes:
+    table = MetricsTable()
+    for step in steps:
+        table.append(MetricsRow(step, 10 * step, 4, 9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7))
+    return table.to_parquet()
+
+
+def comparison_of(prefix: Path, capsys: pytest.CaptureFixture[str], *names: str) -> dict[str, Any]:
     assert tootsie.main(["runs", *names, "--compare", "--prefix", str(prefix), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["comparison"]
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["comparison"]
+    return found
+
+
+def compared(prefix: Path, capsys: pytest.CaptureFixture[str], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = comparison_of(prefix, capsys, *names)
     return found["settings"], {measure["name"]: measure for measure in found["measures"]}
 
 
@@ -207,9 +222,10 @@ def forked(tmp_path: Path, graph: Graph) -> tuple[Path, Step[Any], Step[Any]]:
     """Return a prefix with starling, a fork of it, and their evaluations, which kept the same windows."""
     base, evaluation = graph.step("starling"), graph.step("ema_eval/starling")
     fork = base.fork("forked", z_loss=0.125)
-    commit(tmp_path, base, files={"metrics.parquet": b""}, metrics="metrics.parquet")
+    tables = {"metrics.parquet/000000.parquet": metrics(1, 2), "metrics.parquet/000001.parquet": metrics(3)}
+    commit(tmp_path, base, files=tables, metrics="metrics.parquet")
     commit(tmp_path, evaluation, files={"predictions.parquet": predictions(code_1=2, code_2=4, web_1=3, web_2=3)})
-    commit(tmp_path, fork, final_loss=3.25)
+    commit(tmp_path, fork, files={"metrics.parquet": metrics(1, 2)}, metrics="metrics.parquet", final_loss=3.25)
     measured = {"code": 2.25, "web": 2.0}
     average = {"mean": 2.125, "average": {"name": "averaged"}, "by_domain": measured}
     windows = predictions(code_1=1, code_2=3.5, web_1=3, web_2=3)
@@ -232,8 +248,12 @@ def test_a_fork_is_compared_with_its_base_window_by_window(
     assert difference["value"] == -0.125 and difference["source"] == "held-out windows" and not difference["is_noise"]
     assert math.isclose(difference["stderr"], math.sqrt(spread / 500) / 2)
     assert compared(prefix, capsys, "forked", "starling")[1][MEAN]["differences"][1]["value"] == 0.125
-    assert tootsie.main(["runs", "starling", "forked", "--compare", "--prefix", str(prefix)]) == 0
+    drawn = prefix / "compared.html"
+    command = ["runs", "starling", "forked", "--compare", "--prefix", str(prefix)]
+    assert tootsie.main(command) == 0
     check_message(capsys.readouterr().out)
+    assert tootsie.main([*command, "--page", str(drawn)]) == 0
+    assert "z_loss" in drawn.read_text() and LOSS in drawn.read_text()
 
 
 def test_repeated_seeds_tell_the_noise_better_than_windows(
@@ -243,11 +263,20 @@ def test_repeated_seeds_tell_the_noise_better_than_windows(
     repeated = base.fork("repeated", seed=7)
     commit(prefix, repeated)
     on_repeat = graph.step("ema_eval/starling").forked("ema_eval/repeated", [value_change("phase", repeated)])
-    commit(prefix, on_repeat, averages=[], hot_mean=2.5)
+    other = {"code": 3_000, "web": 8_000}
+    commit(prefix, on_repeat, averages=[], hot_mean=2.5, num_bytes=other)
+    assert comparison_of(prefix, capsys, "starling", "forked")["other_text"] == []
+    assert comparison_of(prefix, capsys, "starling", "repeated")["other_text"] == ["web"]
     _, difference = compared(prefix, capsys, "starling", "forked")[1][MEAN]["differences"]
     # 2.25 and 2.5 have a variance of 1/32.
     assert difference["source"] == "seeds" and difference["is_noise"]
     assert math.isclose(difference["stderr"], 0.25)
+
+
+def test_a_setting_has_six_digits_unless_these_hide_its_change() -> None:
+    assert in_few_digits("{a: 0.57142857142857142, b: 1e-05}", "0.5") == ("{a: 0.571429, b: 1e-05}", "0.5")
+    assert in_few_digits("0.3333333333", "0.3333333334") == ("0.3333333333", "0.3333333334")
+    assert in_few_digits("v0.12345678", "0.12345678.txt") == ("v0.12345678", "0.12345678.txt")
 
 
 def test_a_comparison_needs_two_finished_runs_and_a_price_a_machine(

@@ -55,7 +55,7 @@ class LlamaConfig:
             raise ValueError(
                 f"LlamaConfig.hidden_size is {self.hidden_size}, which the {copy_size} devices of the data, context "
                 f"and model axes do not divide; at most {able} of them can share a copy of the parameters. Use "
-                f"{copy_size // able} times the replica_parallel where the machines allow it, or other machines."
+                f"other machines, or in a phase {copy_size // able} times the replica_parallel."
             )
         for field in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
             if getattr(self, field) % model_axis:

@@ -39,3 +39,9 @@ def test_a_program_may_compute_and_read_and_ends_at_its_limit_of_time():
 def test_pass_at_k_is_the_share_of_draws_with_a_program_that_passes():
     found, _ = CodeEval().compute(references=["assert x"], predictions=[["x = 1", "x = 0", "x = 0"]], k=[1, 2])
     assert found == pytest.approx({"pass@1": 1 / 3, "pass@2": 2 / 3})
+
+
+def test_one_host_of_a_gang_runs_the_programs(monkeypatch):
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+    monkeypatch.setattr("runtime.evaluation.generated_code.passes", pytest.fail)
+    assert CodeEval().compute(references=["pass"], predictions=[["pass"]], k=[1])[0] == {"pass@1": 0.0}

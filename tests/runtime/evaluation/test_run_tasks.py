@@ -89,7 +89,10 @@ def test_choices_within_rounding_are_counted():
     assert _is_close(item(-3.0, -1.0, -1.0005), "acc") and not _is_close(item(-3.0, -1.0, -1.002), "acc")
     assert _is_close(item(-1.0, -2.0005), "acc_norm") and not _is_close(item(-1.0, -2.0005), "acc")
     doubled = item(-3.0, -1.0, -1.0, -1.0)
-    assert not _is_close({**doubled, "metrics": ["acc", "acc_mutual_info"]}, "acc")
+    doubled["metrics"] = ["acc", "acc_mutual_info"]
+    assert not _is_close(doubled, "acc") and not _is_close(doubled, "acc_mutual_info")
+    assert _is_close({**item(-3.0, -1.0, -2.5, -0.5005), "metrics": doubled["metrics"]}, "acc_mutual_info")
+    assert _is_close(item(-1.0, -2.0005), "acc_bytes")
     assert not _is_close(item(-1.0), "acc")
 
 
@@ -292,6 +295,23 @@ def test_a_groups_settings_for_its_tasks_replace_those_of_their_definitions(own,
     assert [(task.label, len(task.definitions)) for task in together] == [("mixed_0shot", 2)]
 
 
+def test_settings_of_a_group_reach_the_tasks_of_groups_inside_it(tmp_path):
+    for name, number in (("a", 1), ("b", 1), ("c", 3)):
+        (tmp_path / f"{name}.yaml").write_text(f"task: {name}\nnum_fewshot: {number}\noutput_type: multiple_choice\n")
+    (tmp_path / "inner.yaml").write_text("group: inner\ntask: [{task: a, num_fewshot: 5}, b]\n")
+    (tmp_path / "outer.yaml").write_text("group: outer\ntask: [inner, c]\n")
+    (tmp_path / "top.yaml").write_text("group: top\nnum_fewshot: 7\ndescription: Hi\ntask: [c, inner]\n")
+
+    def labels(group, **options):
+        return [task.label for task in tasks_of(TaskSpec(str(tmp_path / f"{group}.yaml"), items="rows", **options))]
+
+    assert labels("outer") == ["a_5shot", "b_1shot", "c_3shot"]
+    assert labels("top") == ["c_7shot", "a_5shot", "b_7shot"]
+    assert labels("top", num_fewshot=2) == ["top_2shot"]
+    (task,) = tasks_of(TaskSpec(str(tmp_path / "top.yaml"), num_fewshot=2, items="rows"))
+    assert {each.settings for each in task.definitions} == {'{"description": "Hi"}'}
+
+
 def test_groups_of_lm_eval_with_settings_have_their_tasks():
     assert [task.label for task in tasks_of(TaskSpec("tinyBenchmarks"))][:2] == ["tinyArc_25shot", "tinyGSM8k_5shot"]
     (task,) = tasks_of(TaskSpec("multimedqa"))
@@ -330,6 +350,7 @@ def test_more_examples_than_rows_are_an_error_that_counts_copies_of_an_item(tmp_
         ("h.yaml", "group: h\ntask: [{num_fewshot: 2}]\n"),
         ("i.yaml", "group: i\ntask: [i]\n"),
         ("j.yaml", "task: j\nprocess_docs: !function needs.prepare\n"),
+        ("k.yaml", "group: k\ntask: [zero, one]\n"),
     ],
 )
 def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name, content):
@@ -337,6 +358,8 @@ def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name
     folder.mkdir()
     (folder / name).write_text(content)
     (tmp_path / "g.yaml").write_text("output_type: multiple_choice\n")
+    (folder / "zero.yaml").write_text("task: zero\n")
+    (folder / "one.yaml").write_text("task: one\nnum_fewshot: 1\n")
     (folder / "needs.py").write_text("try:\n    import math_verify\nexcept ImportError as error:\n    raise error\n")
     with expect_error(DefinitionError):
         task_of(TaskSpec(str(folder / name), items="rows.jsonl"))

@@ -14,6 +14,7 @@ from runtime.evaluation.uncertainty import (
     minimum_detectable_difference,
     paired_difference,
     standard_error,
+    student_share,
 )
 
 
@@ -46,6 +47,9 @@ def test_fewer_than_two_groups_have_no_standard_error() -> None:
     assert standard_error([1.0]) is None and standard_error([1.0, 0.0], ["a", "a"]) is None
     assert standard_error([1.0, 1.0]) == 0.0
     assert is_noise(0.5, None) and not is_noise(0.5, 0.0)
+    for degrees, quantile in ((1, 12.7062), (2, 4.30265), (3, 3.18245), (10, 2.22814), (1001, 1.96233)):
+        assert student_share(quantile, degrees) == pytest.approx(0.95, abs=1e-6), "of a table of Student's t"
+        assert is_noise(quantile - 0.001, 1.0, degrees) and not is_noise(quantile + 0.001, 1.0, degrees)
 
 
 def test_two_models_on_the_same_items_differ_by_less_than_their_errors_say() -> None:
