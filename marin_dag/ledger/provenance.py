@@ -122,7 +122,7 @@ def installed_packages() -> dict[str, str]:
     """Return name and version of every distribution that this interpreter sees."""
     import importlib.metadata  # a plan needs none of it, and the import takes as long as that of all records
 
-    found = {}
+    found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         # `distribution.metadata` would parse the whole file, which takes ten times as long.
         files = ("METADATA", "PKG-INFO", "")  # "": an old `.egg-info` is one file
