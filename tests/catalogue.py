@@ -29,6 +29,7 @@ VARYING = (
     (re.compile(r"( \[http_response_(body|code)='([^'\\]|\\.)*'\])+"), " [<response>]"),
     (re.compile(r"0x[0-9a-f]{6,}"), "<address>"),
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b"), "<hex>"),
+    (re.compile(r"\b\d{12}(?=…)"), "<hex>"),  # as below
     (re.compile(r"\b\d{8}(?=@\d)"), "<hex>"),  # the short key of a milestone whose digits are all decimal
 )
 """Text that differs between runs or machines, and what the catalogue shows in its place."""

@@ -257,7 +257,7 @@ def test_the_command_line_compiles_each_program_of_the_main_line_once(tmp_path, 
     asked = []
     monkeypatch.setattr(compile_report, "outcome_of", lambda request: (asked.append(request), (COMPILED, False))[1])
     printed = dry_run(capsys, tmp_path, "--compile")
-    assert len(asked) == len(set(asked)) == 5
+    assert len(asked) == len(set(asked)) == 6
     check_message(report_in(printed.out))
     check_message(printed.err)
     assert not list(tmp_path.iterdir())

@@ -16,6 +16,7 @@ TOO_LARGE = "too large"
 FREE_BYTES = 256 << 20
 """A file that unpacks to less costs too little to ask for its ratio."""
 
+PIECE_BYTES = 1 << 20
 MODEL_FILE_BYTES = 256 << 20
 """Largest `tokenizer.json` or configuration that is read: seven times the largest published one."""
 
@@ -105,7 +106,9 @@ def read_bounded(path: str) -> bytes:
     import fsspec  # too heavy for a plan, which imports this module
 
     with fsspec.open(path, "rb") as file:
-        data = file.read(MODEL_FILE_BYTES + 1)
+        # Python reserves the bytes that `read(n)` asks for, so the file is read in pieces.
+        pieces = iter(lambda: file.read(PIECE_BYTES), b"")
+        data = b"".join(itertools.islice(pieces, MODEL_FILE_BYTES // PIECE_BYTES + 1))
     if len(data) > MODEL_FILE_BYTES:
         raise DamagedFileError(f"{path}: more than {MODEL_FILE_BYTES:,} bytes. Fetch or export the file again.")
     return data

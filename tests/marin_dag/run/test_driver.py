@@ -185,7 +185,8 @@ def test_every_milestone_is_read_while_the_run_goes_on_and_the_run_never_waits(t
         assert done[:2] == ["phase", "after"], "readers wait for machines, never the run for them"
         assert done[2:5] == ["read-30", "again-30", "read-25"], "the newest first"
     else:
-        assert done.index("read-5") < done.index("after"), "it starts when its milestone is published"
+        first = min(done.index(f"read-{at}") for at in range(5, 32, 5))
+        assert first < done.index("after"), "a reader starts when its milestone is published"
 
 
 def test_readers_that_fall_behind_are_skipped_and_the_next_run_makes_them(tmp_path: Path):

@@ -351,10 +351,10 @@ def test_every_kind_of_request_together_compiles_few_programs(without_bos):
     config = dataclasses.replace(CONFIG, rms_norm_eps=2e-5)  # programs of its own
     placed = PlacedModel(model(), config, LLAMA3_ROPE, compute_dtype=jnp.float32, mesh=ONE_DEVICE)
     harness = LlamaHarness(placed, ours._tokenizer, SpecialTokens(0, None), tokens_per_batch=512)
-    built = placed_model._program
+    built = placed_model.program_of
     programs: list[Any] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(placed_model, "_program", lambda *key: programs.append(built(*key)) or programs[-1])
+        patched.setattr(placed_model, "program_of", lambda *key: programs.append(built(*key)) or programs[-1])
         for seed in range(3):
             texts = [text(seed + n, 1 + 4 * n) for n in range(12)]
             harness.loglikelihood([request("loglikelihood", string, " fox") for string in texts])
