@@ -28,7 +28,7 @@ def test_killed_in_each_kind_of_step_the_same_command_completes_with_the_same_by
     first_of_kind = {}
     for name in reference.ended.started:
         first_of_kind.setdefault(graph.step(name).kind.name, name)
-    assert len(first_of_kind) == 13
+    assert len(first_of_kind) == 14
     for kind, name in first_of_kind.items():
         step = graph.step(name)
         if kind == "train_phase":

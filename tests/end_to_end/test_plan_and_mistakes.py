@@ -57,7 +57,7 @@ def test_a_dry_run_of_what_is_done_imports_and_writes_nothing_heavy_and_ends_wit
     code, modules, table = watched(tmp_path, "tests/end_to_end/tiny_tootsie.py", "--dry-run", *prefix)
     assert code == 0
     assert not HEAVY & modules
-    assert "68 steps: 68 done. Nothing would run." in table
+    assert "74 steps: 74 done. Nothing would run." in table
     assert tree(finished.prefix) == before
     assert list(tmp_path.iterdir()) == []
 
