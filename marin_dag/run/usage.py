@@ -32,6 +32,8 @@ from marin_dag.store.redact import redact
 from marin_dag.values.walk import children
 
 MAX_NAMED = 4
+FRAMES_TO_TRACEBACK = 8
+"""Frames between the opening of a file and the function of `traceback` that wants its lines."""
 MACHINE = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/opt/", "/run/", "/var/")
 MEMORY = "/dev/shm/"
 """A file system in memory, where recipes and data may lie; no device, unlike the rest of /dev/."""
@@ -212,11 +214,23 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     usage = _usage_of_thread()
     if usage is None:
         return
-    if event == "open" and (path := path_read(arguments)) is not None:
+    if event == "open" and (path := path_read(arguments)) is not None and not _is_traceback():
         usage.read.add(path)
     elif event == "subprocess.Popen":
         words = arguments[1].split() if isinstance(arguments[1], str) else arguments[1]
         usage.programs.add(tuple(map(str, words)))
+
+
+def _is_traceback() -> bool:
+    """Return whether a file is opened for the source lines of a traceback, which decide nothing."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(FRAMES_TO_TRACEBACK):
+        if frame is None:
+            return False
+        if frame.f_globals.get("__name__") == "traceback":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @functools.cache

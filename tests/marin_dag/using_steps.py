@@ -1,10 +1,12 @@
 """Steps that use files and programs which their digests do not cover, for tests of what the engine sees."""
 
 import importlib.util
+import linecache
 import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,6 +74,15 @@ def _installed_module(path: str) -> int:
     return len(subprocess.run([sys.executable, "-m", "this"], capture_output=True, check=True).stdout)
 
 
+def _traceback_of_another_file(path: str) -> int:
+    try:
+        exec(compile("1 / 0", _folder(path) / MODULE, "exec"))
+    except ZeroDivisionError:
+        linecache.clearcache()
+        return len(traceback.format_exc()) * 0
+    raise AssertionError("unreachable")
+
+
 UNCOVERED: dict[str, Callable[[str], int]] = {
     "file": lambda path: len((_folder(path) / FILE).read_text()),
     "descriptor": _by_descriptor,
@@ -87,6 +98,7 @@ COVERED: dict[str, Callable[[str], int]] = {
     "nothing": lambda path: 0,
     "temporary file": _temporary,
     "machine": lambda path: len(Path("/etc/hostname").read_text() + Path("/proc/self/status").read_text()) * 0,
+    "traceback": _traceback_of_another_file,
     "package": lambda path: len(Path(fsspec.__file__).read_text()) * 0,
     "installed module": _installed_module,
     "variables for a process": lambda path: len({**os.environ, "MORE": "1"}["MORE"]) + len(os.environ.copy()) * 0,
