@@ -20,6 +20,8 @@ MOST_ROWS, FEWEST_ROWS = 256, 64
 ROWS_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 20
 _NAMED = 20
+_SMALL_FOOTER_BYTES = 1 << 12
+"""A footer that is read whatever the limit for documents is."""
 _TAIL_BYTES = 8
 """Length of the footer and the magic number."""
 
@@ -34,7 +36,8 @@ def read_rows(
     size = file.seek(0, io.SEEK_END)
     file.seek(max(size - _TAIL_BYTES, 0))
     # Arrow limits the columns, and the row groups, to a million; it would abort the process for want of memory.
-    if (footer := int.from_bytes(file.read(4), "little")) > limits.max_document_bytes and size > footer:
+    most = max(limits.max_document_bytes, _SMALL_FOOTER_BYTES)
+    if (footer := int.from_bytes(file.read(4), "little")) > most and size > footer:
         raise DamagedFileError(
             f"{name}: its footer has {footer:,} bytes, above `limits.max_document_bytes` of "
             f"{limits.max_document_bytes:,}. Leave the file out, or raise the limit."
