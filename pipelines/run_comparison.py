@@ -31,7 +31,7 @@ class Noise(NamedTuple):
 
     stderr: float | None = None
     source: str = ""
-    """What it was estimated from."""
+    """Source of the estimate: repeated seeds, or held-out windows."""
     degrees: int | None = None
     """Its degrees of freedom; None for many."""
 

@@ -1,4 +1,4 @@
-"""What follows a phase in the recipe: its evaluation, on its machines and in as many copies, and its scores."""
+"""Steps after a phase in the recipe: its evaluation, on its machines and in as many copies, and its scores."""
 
 import pytest
 

@@ -135,7 +135,7 @@ def test_without_the_key_nothing_is_shown_or_sent(
 
 
 class Content:
-    """What a recipe adds: one view, and values between two places."""
+    """Additions of a recipe: one view, and values between two places."""
 
     style, markup, scripts = "i{}", "<i>here</i>", ("let a = 1",)
 
