@@ -31,7 +31,7 @@ class Noise(NamedTuple):
 
     stderr: float | None = None
     source: str = ""
-    """Source of the estimate: repeated seeds, or held-out windows."""
+    """Where the estimate is from: `SEEDS`, `WINDOWS` or `ITEMS`; empty without one."""
     degrees: int | None = None
     """Its degrees of freedom; None for many."""
 
