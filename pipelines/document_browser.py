@@ -16,8 +16,8 @@ from runtime.report.markup import printable
 from runtime.text.filters import measured
 
 JUDGED_TOGETHER = 256
-READ_BYTES = 64 << 20
-"""Bytes of text after which a search pauses."""
+READ_CHARACTERS = 64 << 20
+"""Characters of text after which a search pauses."""
 EXCERPT_CHARACTERS = 160
 
 
@@ -83,7 +83,7 @@ def browse(judged: Judged, query: Query) -> Found:
             f"--after {query.first}: {judged.documents.name} has documents 0 to {total - 1:,}; name one of them."
         )
     found: list[tuple[Numbered, Verdict]] = []
-    num_bytes = 0
+    num_characters = 0
     for batch in _slices(judged, query.first):
         wanted = [each for each in batch if query.matches(each)]
         for each, verdict in zip(wanted, judged.judge.judge(wanted) if wanted else (), strict=True):
@@ -91,8 +91,8 @@ def browse(judged: Judged, query: Query) -> Found:
                 found.append((each, verdict))
                 if len(found) == query.rows:
                     return Found(found, each.number + 1, total)
-        num_bytes += sum(len(each.document.text) for each in batch)
-        if num_bytes >= READ_BYTES:
+        num_characters += sum(len(each.document.text) for each in batch)
+        if num_characters >= READ_CHARACTERS:
             return Found(found, batch[-1].number + 1, total)
     return Found(found, total, total)
 

@@ -16,7 +16,8 @@ import numpy as np
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record, Records
 from marin_dag.store.store import Store
-from pipelines.stored_documents import Numbered, StoredDocuments, finished, open_documents
+from pipelines.finished import finished
+from pipelines.stored_documents import Numbered, StoredDocuments, open_documents
 from runtime.text.array_files import num_rows, read_array, read_rows
 from runtime.text.batch import TextBatch
 from runtime.text.decontamination import Hit, ItemIndex
@@ -81,7 +82,7 @@ class FilterJudge(KeepAllJudge):
         """
         self.quality = None
         for classifier in inputs_of(step, "quality_classifier"):
-            trained = finished(store, classifier)
+            trained = finished(store, classifier, "documents")
             self.quality = QualityModel.load(store.url(f"{trained.output_path}/{trained.result['classifier']}"))
         record = Records(store).find(made.key) if made.inputs == step.inputs else None
         self.rules = tuple(self._scored(rule, record, made, documents) for rule in step.config.rules)
@@ -112,7 +113,7 @@ class DedupJudge(KeepAllJudge):
     """The judge of a deduplication, by the drops that it has written."""
 
     def __init__(self, store: Store, step: Step, documents: StoredDocuments) -> None:
-        self._folder = store.url(finished(store, step).output_path)
+        self._folder = store.url(finished(store, step, "documents").output_path)
         self._own, self._earlier = documents, [open_documents(store, each) for each in inputs_of(step, "against")]
         self._num_earlier = sum(map(len, self._earlier))
 
@@ -148,7 +149,7 @@ class DecontaminationJudge(KeepAllJudge):
     def __init__(self, store: Store, step: Step) -> None:
         config: DecontaminateConfig = step.config
         (items,) = inputs_of(step, "evaluation_items")
-        record = finished(store, items)
+        record = finished(store, items, "documents")
         self._items: EvaluationItemsResult = items.kind.result_type.model_validate(record.result)
         self._folder, self._drops = store.url(record.output_path), config.action == "drop"
         self._index = ItemIndex(f"{self._folder}/{self._items.ngram_index}")

@@ -11,9 +11,9 @@ from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Record, Records
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
+from pipelines.finished import finished
 from pipelines.output import positive
 from pipelines.phase_tokenizer import PhaseTokenizer, read_tokenizer, tokenizer_of
 from pipelines.saved_curves import SavedState, saved_states
@@ -93,7 +93,7 @@ def _template(session: Session) -> "ChatTemplate":
     if file:
         files[CONFIG if file.endswith(".json") else FILE] = _read("--chat-template", file)
     elif (imported := _import_of(step)) is not None:
-        record = _record(session.store, imported.config.download.step)
+        record = finished(session.store, imported.config.download.step, "sample")
         paths = {each["name"]: each["path"] for each in record.result["files"]}
         files = {
             name: session.store.read(f"{record.output_path}/{paths[name]}").decode()
@@ -155,7 +155,7 @@ def _writer(session: Session) -> "tuple[str, Writer]":
     if isinstance(step.config, HfExportConfig):
         return name, _exported(session.store, step, weights)
     if isinstance(step.config, HfImportConfig):
-        record = _record(session.store, step)
+        record = finished(session.store, step, "sample")
         checkpoint = session.store.url(f"{record.output_path}/{record.result['checkpoint']}")
         return name, _trained(checkpoint, read_tokenizer(session.store, [step.config.tokenizer]), weights or HOT)
     state = _state(session, step, int(number) if at else None)
@@ -174,13 +174,6 @@ def _state(session: Session, phase: Step[TrainPhaseConfig], at: int | None) -> S
             f"steps: {steps}."
         )
     return found[-1]
-
-
-def _record(store: Store, step: Step) -> Record:
-    record = Records(store).find(step.key)
-    if record is None:
-        raise UserError(f"sample: {step.name} is not done. `why {step.name}` says why.")
-    return record
 
 
 def _trained(checkpoint: str, tokenizer: PhaseTokenizer, weights: str) -> "Writer":
@@ -207,7 +200,7 @@ def _exported(store: Store, export: Step[HfExportConfig], weights: str | None) -
     from runtime.evaluation.writing import Writer
     from runtime.interop.huggingface import read_model
 
-    record = _record(store, export)
+    record = finished(store, export, "sample")
     if weights not in (None, record.result["weights"]):
         raise UserError(
             f"--weights {weights}: the export has the {record.result['weights']} weights; for others, name the phase."

@@ -8,8 +8,9 @@ import numpy as np
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Record, Records
+from marin_dag.ledger.records import Record
 from marin_dag.store.store import Store
+from pipelines.finished import finished
 from runtime.text.documents import Document, DocumentsError, read_batches
 from steps.documents import DocumentsResult
 
@@ -81,15 +82,4 @@ class StoredDocuments:
 
 def open_documents(store: Store, step: Step) -> StoredDocuments:
     """Return the documents of a step; raise UserError if it is not done."""
-    return StoredDocuments(store, step, finished(store, step))
-
-
-def finished(store: Store, step: Step) -> Record:
-    """Return the record of a step; raise UserError if it is not done."""
-    record = Records(store).find(step.key)
-    if record is None:
-        raise UserError(
-            f"documents: {step.name} is not done as the recipe is now. Run --until {step.name}, or see "
-            f"`why {step.name}`."
-        )
-    return record
+    return StoredDocuments(store, step, finished(store, step, "documents"))

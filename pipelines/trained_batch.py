@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Record, Records
+from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
+from pipelines.finished import finished
 from pipelines.saved_curves import SavedState, saved_states
 from runtime.training.restore import RESTORES_POSITION
 from steps.phase_config import TrainPhaseConfig
@@ -132,27 +133,17 @@ def _start(store: Store, config: TrainPhaseConfig) -> SavedState | None:
     """Return the state that a phase starts from; None for a phase from scratch."""
     if config.start is None:
         return None
-    return SavedState(config.begin_step, True, store.url(_record(store, config.start).output_path))
+    return SavedState(config.begin_step, True, store.url(finished(store, config.start, "batch").output_path))
 
 
 def _caches(store: Store, config: TrainPhaseConfig) -> "dict[str, TokenCache]":
     from runtime.data.cache import TokenCache
 
-    records = {name: _record(store, cache) for name, cache in config.caches.items()}
+    records = {name: finished(store, cache, "batch") for name, cache in config.caches.items()}
     return {
         name: TokenCache.open(store.url(f"{record.output_path}/{record.result['train']}"))
         for name, record in records.items()
     }
-
-
-def _record(store: Store, wanted: Any) -> Record:
-    record = Records(store).find(wanted.key)
-    if record is None:
-        raise UserError(
-            f"batch: {wanted.name}, which the phase reads, is not under this prefix as the recipe is now. "
-            f"`why {wanted.name}` says why."
-        )
-    return record
 
 
 def _loader(config: TrainPhaseConfig, caches: "Mapping[str, TokenCache]") -> "Loader":

@@ -107,16 +107,18 @@ def _group(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definiti
 
 
 def _task(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definition]) -> Task:
-    facts = read_facts(root / definitions[0].yaml, definitions[0].settings)
-    shots = facts.num_fewshot if spec.num_fewshot is None else spec.num_fewshot
-    _check_examples(name, shots, facts)
-    modules = dict.fromkeys(module for each in definitions for module in modules_of(root / each.yaml))
+    facts = [read_facts(root / each.yaml, each.settings) for each in definitions]
+    shots = facts[0].num_fewshot if spec.num_fewshot is None else spec.num_fewshot
+    for each in facts:
+        _check_examples(name, shots, each)
+    modules = dict.fromkeys(module for found in definitions for module in modules_of(root / found.yaml))
     if missing := dict.fromkeys(package for module in modules for package in missing_packages(module)):
         raise DefinitionError(
             f"task {name!r}: its functions need packages that are not installed: {', '.join(missing)}. Install them: "
             f"`{install_command(missing)}`."
         )
-    return Task(name, shots, tuple(definitions), facts.max_new_tokens, facts.runs_code, spec.is_own)
+    most_tokens = max(each.max_new_tokens for each in facts)
+    return Task(name, shots, tuple(definitions), most_tokens, any(each.runs_code for each in facts), spec.is_own)
 
 
 def _check_examples(name: str, num_fewshot: int, facts: Facts) -> None:

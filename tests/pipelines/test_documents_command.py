@@ -146,7 +146,7 @@ def test_pages_of_any_length_hold_every_document_once(judged):
 
 
 def test_a_search_that_pauses_goes_on_where_it_stopped(judged, monkeypatch):
-    monkeypatch.setattr(document_browser, "READ_BYTES", 1)
+    monkeypatch.setattr(document_browser, "READ_CHARACTERS", 1)
     found = browse(judged("filter"), Query(search="ITEM nowhere"))
     assert (found.documents, found.next) == ([], 2)
 
