@@ -21,7 +21,7 @@ tootsie: .venv/ready
 # Three workers for two cores: a worker waits a quarter of its time for Ray or for a process that it has killed.
 # tests/conftest.py sets the order of the files.
 test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
-	@echo "running ruff, mypy and pytest: 15 to 20 minutes on two cores"
+	@echo "running ruff, mypy and pytest: about 18 minutes on two cores"
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	@# mypy takes one core. The other one compiles the code once for the hundred processes that import it, and rewrites the

@@ -24,7 +24,7 @@ class GoldAnswersResult(BaseModel, frozen=True, extra="forbid"):
 
 
 def check_answers(config: GoldAnswersConfig) -> None:
-    """Raise ValueError for tasks whose answers the model writes, or that have no items."""
+    """Raise ValueError for tasks without items, and for tasks whose answers the model writes."""
     check_items(config)
     if written := [task.label for task in config.tasks if task.max_new_tokens]:
         raise ValueError(
@@ -34,7 +34,7 @@ def check_answers(config: GoldAnswersConfig) -> None:
 
 @step(policy="tracked", packages=("lm_eval", "tokenizers"), check=check_answers)
 def gold_answers(config: GoldAnswersConfig, context: StepContext) -> GoldAnswersResult:
-    """Write the tokens that a scoring of the exported model has for each right answer."""
+    """Write the tokens of each right answer, split as for a score of the exported model."""
     import fsspec
 
     from runtime.data.plain_tokenizer import plain_document

@@ -81,7 +81,7 @@ f.plots[0].x_range.setv({start:Math.max(0,x-half),end:Math.min(f.values.end,x+ha
 f.element.scrollIntoView()})}
 
 function link(range){
-if(isLinking)return;
+if(isLinking||figures.some(f=>'live' in f.element.dataset&&!f.values))return;
 isLinking=true;shared={start:range.start,end:range.end};
 dispatchEvent(new CustomEvent('view',{detail:shared}));
 figures.flatMap(f=>f.plots).map(plot=>plot.x_range).forEach(other=>{

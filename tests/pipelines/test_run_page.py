@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -180,3 +181,48 @@ def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trai
         browser.close()
         server.shutdown()
     assert problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+def test_a_run_of_1_400_000_updates_is_zoomed_in_a_browser_and_keeps_its_extremes(session, graph, monkeypatch):
+    tokens = np.arange(1.0, 1_400_001.0)
+    values = 2 + np.sin(tokens / 1e4)
+    values[700_000] = 11.0
+    line = Line(LOSS, "kestrel", MAIN_LINE, tokens, values)
+    monkeypatch.setattr(LoggedPhase, "refresh", lambda self: None)
+    monkeypatch.setattr(LoggedPhase, "lines", lambda self: [line] if self.name == "kestrel" else [])
+    drawn = "Bokeh.documents[0].roots()[0].renderers[0].data_source.data.get('y')"
+    pause = "new Promise(done => { const since = Date.now(); setTimeout(() => done(Date.now() - since)) })"
+    with (
+        PageServer(Watched("tootsie", graph, session.store), 0, RunPage(session, graph)) as server,
+        sync_playwright() as running,
+    ):
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        shown = browser.new_page()
+        sizes = []
+        shown.on(
+            "response", lambda answer: "/values" in answer.url and sizes.append(int(answer.headers["content-length"]))
+        )
+        shown.goto(server.address)
+        shown.locator("figure .bk-Canvas").first.wait_for(timeout=60_000)
+        shown.locator("[data-do=in]").click()  # without values yet, or with them: the range is that of the run
+        ends = "(range => [range.start, range.end])(Bokeh.documents[0].roots()[0].x_range)"
+        until = time.monotonic() + 60
+        while shown.evaluate(ends)[1] < 1_000:
+            assert time.monotonic() < until, "the values do not come"
+            shown.wait_for_timeout(100)
+        for _ in range(3):
+            # The page itself may not evaluate text, so the test asks again and again.
+            until = time.monotonic() + 60
+            while not 2 < (num_points := shown.evaluate(f"{drawn}.length")) <= MOST_POINTS:
+                assert time.monotonic() < until, f"{num_points} points"
+                shown.wait_for_timeout(100)
+            assert shown.evaluate(f"Math.max(...{drawn})") == 11
+            assert shown.evaluate(pause) < 2_000, "the page answers"
+            with shown.expect_response(lambda response: "low=" in response.url):
+                shown.locator("[data-do=in]").click()
+        assert 0 < max(sizes) < 500_000
+        browser.close()
+        server.shutdown()
