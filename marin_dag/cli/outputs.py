@@ -14,7 +14,7 @@ from marin_dag.ledger.records import Record, Records, attempt_path
 from marin_dag.plan.explain import Side, compare, explain, newest_hint, newest_made, of_record, of_step, record_named
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.quantities import counted
-from marin_dag.store.store import Store
+from marin_dag.store.store import Entry, Store
 
 
 @command("why STEP", "explain STEP's verdict, down to the changed field or function", "--set", *SELECTION)
@@ -111,7 +111,8 @@ def log(session: Session) -> int:
         step = graph.step(session.step)
         found = records.find(step.key)
     if found is None:
-        path = newest_log(session.store, step.name, step.digest)
+        newest = newest_log(session.store, step.name, step.digest)
+        path = None if newest is None else newest.path
     else:
         # The folder's name has the digest of the attempt, which may differ from the step's digest now.
         path = f"{found.output_path.partition(found.attempt)[0]}{found.attempt}.log"
@@ -128,12 +129,12 @@ def log(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-def newest_log(store: Store, name: str, digest: str) -> str | None:
-    """Return the path of the log of a step's newest attempt; None if there is none."""
+def newest_log(store: Store, name: str, digest: str) -> Entry | None:
+    """Return the log of a step's newest attempt; None if there is none."""
     folder = attempt_path(name, digest, "")
     entries = store.list(folder.rstrip("/"))
     logs = [entry for entry in entries if entry.path.endswith(".log") and "/" not in entry.path.removeprefix(folder)]
-    return max(logs, key=lambda entry: (entry.updated, entry.path)).path if logs else None
+    return max(logs, key=lambda entry: (entry.updated, entry.path), default=None)
 
 
 @command(

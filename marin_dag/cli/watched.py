@@ -1,7 +1,6 @@
 """Watched: the steps of one graph on one store, as data for the page of page_server.py."""
 
 import datetime
-import os
 import threading
 import time
 from collections import Counter
@@ -83,12 +82,11 @@ class Watched:
         """
         step = self._graph.step(name)
         held = self._leases.get(step.digest)  # its log lies under the name by which it runs
-        path = newest_log(self._store, (held and held.holder.name) or step.name, step.digest)
-        if path is None:
+        newest = newest_log(self._store, (held and held.holder.name) or step.name, step.digest)
+        if newest is None:
             return ""
-        with self._store.open(path) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-            return file.read(LOG_BYTES).decode(errors="replace")
+        blocks = self._store.blocks(newest.path, max(0, newest.size_in_bytes - LOG_BYTES))
+        return b"".join(blocks)[-LOG_BYTES:].decode(errors="replace")
 
     def _look(self) -> dict[str, Any]:
         alive, _ = Leases(self._store).running_and_silent()  # by our clock, as in a plan: a look writes nothing

@@ -54,7 +54,6 @@ class AttemptLog(io.TextIOBase):
     def __enter__(self) -> "AttemptLog":
         self._file: IO[str]
         if isinstance(self._store, LocalStore):
-            self._store.open(self._path, "wb").close()  # makes the folder, with a readable error if it cannot
             target = Path(self._store.url(self._path))
             self._file = target.open("a", buffering=1, encoding="utf-8", errors="replace")
         else:

@@ -5,7 +5,6 @@ the first create tests the server, and refuses it if the condition has no effect
 """
 
 import contextlib
-import functools
 import random
 import time
 import uuid
@@ -14,13 +13,12 @@ from typing import Any
 
 import botocore.exceptions
 import fsspec.asyn
-import google_crc32c
 import s3fs
 
 from marin_dag.store.cloud import CREATOR, FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import TRANSIENT_CODES
-from marin_dag.store.store import CHECKSUM_BLOCK_IN_BYTES, Entry, ExplainedFile, StoreError, checked
+from marin_dag.store.store import BLOCK_IN_BYTES, Entry, StoreError, checked, checksum_of
 
 PROBE = "conditional-write-probe"
 CONFLICT_PAUSES_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -80,10 +78,11 @@ class S3Store(CloudStore):
                 return False
             return True
 
-    def open(self, path: str, mode: str = "rb") -> ExplainedFile:
-        explained = functools.partial(self._explained, path)
-        with explained():
-            return ExplainedFile(self._fs.open(self._path(path), mode), explained)
+    def blocks(self, path: str, start: int = 0) -> Iterator[bytes]:
+        with self._explained(path), self._fs.open(self._path(path), cache_type="readahead") as file:
+            file.seek(start)
+            while block := file.read(BLOCK_IN_BYTES):
+                yield block
 
     def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
         with self._explained(path):
@@ -103,12 +102,7 @@ class S3Store(CloudStore):
 
     def settle(self, path: str) -> tuple[int, str]:
         # S3 keeps no CRC32C of an object that was uploaded in parts, so its bytes are read.
-        checksum, size = google_crc32c.Checksum(), 0
-        with self._explained(path), self._fs.open(self._path(path), cache_type="readahead") as file:
-            while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
-                checksum.update(block)
-                size += len(block)
-        return size, checksum.digest().hex()
+        return checksum_of(self.blocks(path))
 
     def _create(self, path: str, data: bytes) -> bool:
         # botocore repeats a request whose reply was lost, and the second then meets the object of the first.

@@ -301,8 +301,7 @@ class Made(BaseModel, frozen=True, extra="forbid"):
 
 def put(context: StepContext, file: str, text: str) -> None:
     store = current.store
-    with store.open(f"{context.output_path.removeprefix(f'{store.prefix}/')}/{file}", "wb") as stream:
-        stream.write(text.encode())
+    store.write(f"{context.output_path.removeprefix(f'{store.prefix}/')}/{file}", text.encode())
 
 
 @step()

@@ -21,11 +21,9 @@ from marin_dag.ledger.lease import COPIES, Held, Lease, Leases
 from marin_dag.ledger.records import CHECKSUM_THREADS, FileEntry, Record, Records, UnreadableRecordError, record_path
 from marin_dag.ledger.source_archive import source_path
 from marin_dag.ledger.work_files import EVENTS, WORK
-from marin_dag.store.retry import TRANSIENT_NUMBERS, patiently
-from marin_dag.store.store import Store, StoreError, explain_os_error
+from marin_dag.store.retry import patiently
+from marin_dag.store.store import Store, StoreError
 
-BLOCK_IN_BYTES = 8 << 20
-"""Memory for each of the `CHECKSUM_THREADS` files that are copied at once, beside the buffers of a client."""
 POLL_SECONDS = 1.0
 MAX_FINDINGS = 20
 
@@ -194,13 +192,12 @@ class Copier:
         return None if is_there else entry.size_in_bytes
 
     def _write(self, path: str, target: str, entry: FileEntry, lease: Lease) -> None:
-        if path == target and self.target.can_copy_from(self.source):
-            try:
-                _check_bytes(entry, *self.source.settle(path))
-            except FileNotFoundError:
-                raise DamagedSourceError(path, [Finding(entry.path, "is missing")]) from None
-            self.target.copy_from(self.source, path)
-        else:
+        check = functools.partial(_check_bytes, entry)
+        try:
+            is_copied = path == target and self.target.copy_from(self.source, path, check)
+        except FileNotFoundError:
+            raise DamagedSourceError(path, [Finding(entry.path, "is missing")]) from None
+        if not is_copied:
             try:
                 self.target.write_blocks(target, self._blocks(path, entry, lease))
             except FileNotFoundError as error:  # swept by a process that took the lease over
@@ -217,19 +214,15 @@ class Copier:
         """Yield the bytes of a file, but raise before the last block if they differ from the record."""
         checksum, size, held = google_crc32c.Checksum(), 0, b""
         try:
-            with self.source.open(path) as file:
-                while block := file.read(BLOCK_IN_BYTES):
-                    self._check_going(lease)
-                    checksum.update(block)
-                    size += len(block)
-                    if held:
-                        yield held
-                    held = block
+            for block in self.source.blocks(path):
+                self._check_going(lease)
+                checksum.update(block)
+                size += len(block)
+                if held:
+                    yield held
+                held = block
         except FileNotFoundError:
             raise DamagedSourceError(path, [Finding(entry.path, "is missing")]) from None
-        except OSError as error:  # otherwise the target's store would report it as its own
-            is_transient = error.errno in TRANSIENT_NUMBERS
-            raise StoreError(explain_os_error(error, self.source.url(path)), is_transient=is_transient) from error
         _check_bytes(entry, size, checksum.digest().hex())
         yield held
 

@@ -19,7 +19,7 @@ from marin_dag.run.attempt_log import AttemptLog
 from marin_dag.store.local import LocalStore
 from marin_dag.store.store import Store, StoreError
 
-PATH = "outputs/web-01234567/attempt.log"
+PATH = "attempt.log"
 LOGGER = logging.getLogger("marin_dag.test_attempt_log")
 LOGGER.setLevel(logging.INFO)
 
