@@ -44,11 +44,7 @@ def _copies(session: Session, option: str, steps: Sequence[Step[Any]], say: Say,
 
 
 def target_of(session: Session, option: str) -> Store:
-    """Return the store that `option` names, after a first contact that writes nothing.
-
-    Raises:
-        UserError: the place cannot be reached, or is not apart from --prefix.
-    """
+    """Return the store that `option` names, after a first contact that writes nothing."""
     store, prefix = session.store, session.parsed.to if option == "--to" else session.parsed.copy_to
     if not prefix.strip():
         raise UserError(f"{option} is empty. Name a folder or a bucket.")
@@ -72,13 +68,7 @@ def _place(store: Store) -> str:
 @command(
     "copy [STEP...] --to DIR|gs://...",
     "copy committed outputs to another prefix, and verify them there",
-    "--set",
-    "--to",
-    "--check",
-    "--dry-run",
-    "--only",
-    "--until",
-    "--from",
+    "--set --to --check --dry-run --only --until --from",
 )
 def copy(session: Session) -> int:
     parsed = session.parsed

@@ -19,7 +19,6 @@ from marin_dag.store.store import Entry, Store
 
 @command("why STEP", "explain STEP's verdict, down to the changed field or function", "--set", *SELECTION)
 def why(session: Session) -> int:
-    """Print the reasons of the step's verdict, and the commands that publish the milestones that the step needs."""
     plan = session.plan(session.step)
     print(explain(plan, session.step, session.store))
     for what, line in session.publish_commands([plan[session.step]]):
@@ -29,7 +28,6 @@ def why(session: Session) -> int:
 
 @command("diff A [B]", "what differs between two steps or digests; without B, STEP now from its last output", "--set")
 def diff(session: Session) -> int:
-    """Print the changes from A to B: config fields, inputs down to the root, source."""
     names, graph, records = session.parsed.names, session.graph(), Records(session.store)
     if len(names) == 1:
         step = graph.step(names[0])
@@ -51,7 +49,7 @@ def _side(text: str, graph: Graph, records: Records) -> Side:
     return of_step(graph.step(text)) if record is None else of_record(record)
 
 
-@command("show STEP", "show the config, files and provenance of a finished step; --json: its record", "--set", "--json")
+@command("show STEP", "show the config, files and provenance of a finished step; --json: its record", "--set --json")
 def show(session: Session) -> int:
     graph, records = session.graph(), Records(session.store)
     record = record_named(records, graph, session.step)
@@ -97,7 +95,6 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
 
 
 def dirty_note(made: Provenance) -> str:
-    """Return the note behind the commit about uncommitted changes; "" if there were none."""
     if not made.is_dirty:
         return ""
     return f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
@@ -140,8 +137,7 @@ def newest_log(store: Store, name: str, digest: str) -> Entry | None:
 @command(
     "ls [GLOB...]",
     "list steps (those that match GLOB): verdict, digest, output; and how forks were made",
-    "--set",
-    "--json",
+    "--set --json",
     *SELECTION,
 )
 def ls(session: Session) -> int:

@@ -8,11 +8,9 @@ from marin_dag.errors import UserError
 @command(
     "page [--port N]",
     "serve the page of a run: its graph, curves, alarms and logs, and buttons to stop, save, publish or profile",
-    "--set",
-    "--port",
+    "--set --port",
 )
 def page(session: Session) -> int:
-    """Serve the page of a run: plan, requests and the recipe's content, with buttons that send requests."""
     from marin_dag.cli.page_server import HOST, PageServer  # slow to import
     from marin_dag.cli.watched import Watched
 

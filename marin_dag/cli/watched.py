@@ -51,11 +51,7 @@ class Watched:
         self._replies: dict[str, dict[str, Any] | None] = {}
 
     def document(self) -> dict[str, Any]:
-        """Return the data of the page, as JSON, read from the store at most every `LOOK_SECONDS`.
-
-        Raises:
-            StoreError, OSError: the store does not answer, or did not at the last look.
-        """
+        """Return the data of the page, as JSON, read from the store at most every `LOOK_SECONDS`."""
         with self._lock:
             if self._is_outdated or time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._is_outdated = False  # before the look, which may miss a request that comes meanwhile
@@ -75,11 +71,7 @@ class Watched:
         return sent
 
     def log(self, name: str) -> str:
-        """Return the end of the log of the newest attempt; "" where there is none yet.
-
-        Raises:
-            UserError: the step does not exist.
-        """
+        """Return the end of the log of the newest attempt; "" where there is none yet."""
         step = self._graph.step(name)
         held = self._leases.get(step.digest)  # its log lies under the name by which it runs
         newest = newest_log(self._store, (held and held.holder.name) or step.name, step.digest)

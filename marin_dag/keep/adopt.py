@@ -67,12 +67,9 @@ class Adoption(NamedTuple):
 
 
 def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> Adoption:
-    """Copy the files at `path` into the store and commit them as the output of an `adopted` step.
+    """Copy the files at `path`, which fsspec opens, into the store and commit them as the output of an `adopted` step.
 
-    Args:
-        path: a file, a folder, or a URL that fsspec opens.
-        name: label of the step.
-        wanted: the content in the recipe, if it has one; other content is refused before a byte is written.
+    `wanted` is the content in the recipe, if it has one; other content is refused before a byte is written.
     """
     system, sources = _sources_at(path)
     content = _content([source.file for source in sources])

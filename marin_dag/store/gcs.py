@@ -63,6 +63,15 @@ class GcsStore(CloudStore):
     """A store at `gs://bucket/folder`."""
 
     service = "Cloud Storage"
+    errors = (
+        google.api_core.exceptions.GoogleAPIError,
+        google.auth.exceptions.GoogleAuthError,
+        google.cloud.storage.exceptions.InvalidResponse,
+        google.cloud.storage.exceptions.DataCorruption,
+        requests.exceptions.RequestException,
+        ConnectionError,
+        TransferError,
+    )
     delete_tool = "gcloud storage rm"
     way_there = "the network and the proxy"
 
@@ -189,21 +198,11 @@ class GcsStore(CloudStore):
         assert self._client is not None
         return self._client
 
-    @contextlib.contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
-        url = f"{self.prefix}/{path}"
-        try:
-            if self._client is None:
-                self._client = self._make_contact()
-            yield
-        except google.api_core.exceptions.RetryError as error:
-            raise self._explanation(url, error.cause) from error
-        except google.api_core.exceptions.NotFound as error:
-            raise FileNotFoundError(url) from error
-        except PASSED_ON as error:
-            raise self._explanation(url, error) from error
-
-    def _explanation(self, url: str, error: BaseException) -> StoreError:
+    def _explanation(self, url: str, error: Exception) -> Exception:
+        if isinstance(error, google.api_core.exceptions.RetryError):
+            error = error.cause
+        if isinstance(error, google.api_core.exceptions.NotFound):
+            return FileNotFoundError(url)
         if isinstance(error, google.auth.exceptions.GoogleAuthError) and not error.retryable:
             return StoreError(f"{url}: {first_line(error)}. {LOG_IN}.")
         code = getattr(error, "code", None)
@@ -217,10 +216,10 @@ class GcsStore(CloudStore):
             is_transient=code in TRANSIENT_CODES,
         )
 
-    def _make_contact(self) -> storage.Client:
+    def _make_contact(self) -> None:
         emulator = os.environ.get(EMULATOR, "")
         self._check_network(emulator or ADDRESS)
-        client = _client_of(emulator, os.getpid())
+        client = self._client = _client_of(emulator, os.getpid())
         try:
             timeout = FIRST_CONTACT_TIMEOUT_SECONDS
             list(client.list_blobs(self._bucket, max_results=1, timeout=timeout, retry=RETRY.with_timeout(timeout)))
@@ -229,19 +228,6 @@ class GcsStore(CloudStore):
                 f"{self.prefix}: there is no bucket {self._bucket}. Make it (`gcloud storage buckets create "
                 f"gs://{self._bucket}`) or name another."
             ) from error
-        return client
-
-
-PASSED_ON = (
-    google.api_core.exceptions.GoogleAPIError,
-    google.auth.exceptions.GoogleAuthError,
-    google.cloud.storage.exceptions.InvalidResponse,
-    google.cloud.storage.exceptions.DataCorruption,
-    requests.exceptions.RequestException,
-    ConnectionError,
-    TransferError,
-)
-"""Errors of the client that become a StoreError."""
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from marin_dag.store.retry import TRANSIENT_NUMBERS
 from marin_dag.store.store import BLOCK_IN_BYTES, Entry, Store, StoreError, checked, checksum_of, explain_os_error
@@ -60,14 +61,11 @@ class LocalStore(Store):
         """Create a file that is whole as soon as it has a name, so that it needs no temporary one."""
         target = self._root / checked(path)
         with _explained(target):
-            changed = _make_folder(target.parent)
             try:
-                target.open("xb").close()
+                file, changed = _new_file(target)
             except FileExistsError:
                 return False
-            except FileNotFoundError:  # another process deleted the empty folder
-                changed = _make_folder(target.parent)
-                target.open("xb").close()
+            file.close()
             _flush(target.parent, *changed)
             return True
 
@@ -131,7 +129,7 @@ class LocalStore(Store):
             )
         if target.exists() and not target.is_file():  # opening a pipe would wait for a writer
             raise StoreError(f"{target}: a pipe, a socket or a device. An output must contain files only; remove it.")
-        found = self.checksum(path)
+        found = checksum_of(self.blocks(path))
         with _explained(target):
             # With the parent folders, which the step made: a power cut would forget them with their contents.
             _flush(target, *(folder for folder in target.parents if folder.is_relative_to(self._root)))
@@ -139,20 +137,12 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _temporary(self, path: str, blocks: Iterable[bytes]) -> Iterator[tuple[Path, Path, tuple[Path, ...]]]:
-        """Yield a flushed file with `blocks` beside `path`, the target path, and the folders still to be flushed.
-
-        A killed process leaves the file under a name that no listing shows; see `sweep`.
-        """
+        """Yield a flushed file with `blocks` beside `path`, the target path, and the folders still to be flushed."""
         target = self._root / checked(path)
         temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
         with _explained(target):
-            changed = _make_folder(target.parent)
+            file, changed = _new_file(temporary)
             try:
-                try:
-                    file = temporary.open("xb")
-                except FileNotFoundError:  # another process deleted the empty folder
-                    changed = _make_folder(target.parent)
-                    file = temporary.open("xb")
                 with file:
                     file.writelines(blocks)
                     if file.tell():  # an empty file has only its name, which is in the folder
@@ -179,6 +169,16 @@ def _walk(folder: Path, entries: list[Entry], skip: int, beginning: str = "") ->
                 # A link is listed as a link; `settle` refuses it.
                 status = child.stat(follow_symlinks=False)
                 entries.append(Entry(child.path[skip:], status.st_size, status.st_mtime))
+
+
+def _new_file(path: Path) -> tuple[IO[bytes], tuple[Path, ...]]:
+    """Open a new file; return it with the changed folders, as `_make_folder` does."""
+    changed = _make_folder(path.parent)
+    try:
+        return path.open("xb"), changed
+    except FileNotFoundError:  # another process deleted the empty folder
+        changed = _make_folder(path.parent)
+        return path.open("xb"), changed
 
 
 def _make_folder(folder: Path) -> tuple[Path, ...]:

@@ -4,7 +4,6 @@ Create-only is `If-None-Match: *`. Some servers ignore it, and there two runs wo
 the first create tests the server, and refuses it if the condition has no effect.
 """
 
-import contextlib
 import random
 import time
 import uuid
@@ -31,13 +30,13 @@ class S3Store(CloudStore):
     """A store at `s3://bucket/folder`. Address and credentials come from where AWS's own tools take them."""
 
     service = "S3"
+    errors = (botocore.exceptions.BotoCoreError, fsspec.asyn.FSTimeoutError, OSError)
     delete_tool = "aws s3 rm"
     way_there = "the network, the proxy and AWS_ENDPOINT_URL"
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix)
         self._fs = s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=REQUESTS)
-        self._in_contact = False
         self._is_create_only = False
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
@@ -147,18 +146,6 @@ class S3Store(CloudStore):
     def _path(self, path: str) -> str:
         return f"{self._root}/{checked(path)}"
 
-    @contextlib.contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
-        url = f"{self.prefix}/{path}"
-        try:
-            if not self._in_contact:
-                self._make_contact()
-            yield
-        except FileNotFoundError:
-            raise
-        except (botocore.exceptions.BotoCoreError, fsspec.asyn.FSTimeoutError, OSError) as error:
-            raise self._explanation(url, error) from error
-
     def _explanation(self, url: str, error: Exception) -> StoreError:
         is_login = isinstance(
             error, (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError)
@@ -190,11 +177,9 @@ class S3Store(CloudStore):
                 f"{self.prefix}: there is no bucket {self._bucket}. Make it (`aws s3 mb s3://{self._bucket}`) or name "
                 "another."
             ) from error
-        self._in_contact = True
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status behind `error`; None if no whole answer came."""
     response = getattr(error.__cause__, "response", None) or {}
     status: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status

@@ -84,10 +84,7 @@ class Store(ABC):
         """Delete `path`, if it exists."""
 
     def tidy(self, path: str) -> None:  # noqa: B027 -- a bucket has no folders
-        """Delete the empty parent folders of a deleted `path`.
-
-        Not for folders of running attempts, which may need an empty folder.
-        """
+        """Delete the empty parent folders of a deleted `path`, but no folder of a running attempt."""
 
     @abstractmethod
     def exists(self, path: str) -> bool:
@@ -155,10 +152,7 @@ def checksum_of(blocks: Iterable[bytes]) -> tuple[int, str]:
 
 
 def limit_met(error: BaseException) -> OSError | None:
-    """Return the error of a limit that a write exceeded, or None.
-
-    Some libraries raise ValueError and give number and path of the error only in their text.
-    """
+    """Return the error of a limit that a write exceeded, or None; some libraries give it only as text."""
     if isinstance(error, OSError):
         return error if error.errno in LIMITS else None
     number = OS_ERROR_CODE.search(str(error)) if isinstance(error, ValueError) else None

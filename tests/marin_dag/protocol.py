@@ -87,7 +87,7 @@ class World:
             run = self.run
             facts += [{**vars(node), "step": "", "lease": _fields(node.lease)} for node in run._nodes.values()]
             facts += [sorted(run._committed), sorted(run.failures), run._is_stopping]
-            backend = {name: value for name, value in vars(run._backend).items() if name != "_listener"}
+            backend = {name: value for name, value in vars(run.backend).items() if name != "_listener"}
             facts += [value for _, value in sorted(backend.items()) if not callable(value)]
         text = repr(facts)
         assert " at 0x" not in text, f"an address differs in each replay, so nothing would be forgotten: {text}"
