@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from marin_dag.cli.page_content import PageContent
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
@@ -31,7 +32,7 @@ LOOK_SECONDS = 4.0
 MOST_ALARMS = 20
 
 
-class RunPage:
+class RunPage(PageContent):
     """Curves, alarms and views of one graph; several threads may call the methods."""
 
     style = STYLE

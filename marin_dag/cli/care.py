@@ -6,7 +6,7 @@ from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 from marin_dag.keep.adopt import AdoptedConfig, adopted
 from marin_dag.keep.adopt import adopt as adopt_data
-from marin_dag.ledger.damage import EXTRA, Finding, findings_of, identity_finding
+from marin_dag.ledger.damage import EXTRA, Finding, finding_lines, findings_of, identity_finding
 from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import Record, Records, UnreadableRecordError, record_path
 from marin_dag.plan.milestones import earlier_milestones
@@ -14,7 +14,6 @@ from marin_dag.quantities import counted, in_bytes
 from marin_dag.store.store import Store
 
 ALL = "all"
-MAX_FINDINGS = 20
 
 
 @command("verify STEP...|all", "compare outputs with their records", "--set")
@@ -86,17 +85,13 @@ def _verify_output(session: Session, checked: list[Record], others: Collection[R
 def _print_findings(store: Store, record: Record, findings: list[Finding], *, is_own: bool) -> None:
     at = "" if is_own else f" at {record.milestone:,}"
     print(f"{record.name}{at}: {len(findings)} of its files differ from the record, in {store.url(record.output_path)}")
-    for finding in findings[:MAX_FINDINGS]:
-        print(f"  {finding.path} {finding.what}")
-    if len(findings) > MAX_FINDINGS:
-        print(f"  and {len(findings) - MAX_FINDINGS} more")
+    print(finding_lines(findings))
     if all(finding.what == EXTRA for finding in findings):
         print("no step reads them; remove or leave them")
 
 
-@command("adopt PATH --as NAME", "commit data from elsewhere as an output", "--set", "--as")
+@command("adopt PATH --as NAME", "commit data from elsewhere as an output", "--set --as")
 def adopt(session: Session) -> int:
-    """Commit data from elsewhere as an output, and print the line for the recipe."""
     path, name = session.step, session.parsed.as_
     if not name:
         raise UserError(f"adopt {path}: it needs a name: --as NAME.")
@@ -119,9 +114,8 @@ def adopt(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-@command("pin [STEP] [--unpin]", "keep an output even when no pipeline names it", "--set", "--because", "--unpin")
+@command("pin [STEP] [--unpin]", "keep an output even when no pipeline names it", "--set --because --unpin")
 def pin(session: Session) -> int:
-    """Keep an output even when no pipeline names it any more; without a step list the pins."""
     pins = Pins(session.store)
     if not session.parsed.names:
         for each in (every := pins.all()):

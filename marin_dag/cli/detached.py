@@ -31,7 +31,6 @@ def attach(session: Session) -> int:
 
 @command("stop [JOB] [--now]", "let a detached run save its work and end; twice: end it now", "--now")
 def stop(session: Session) -> int:
-    """Let a detached run save its work and end, like Ctrl-C in a terminal; a second stop ends it at once."""
     runs = _runs(session)
     job = _job(session, runs)
     if job.has_ended:

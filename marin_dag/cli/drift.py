@@ -4,27 +4,21 @@ import inspect
 from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
-from marin_dag.errors import UserError, listed
+from marin_dag.errors import UserError
 from marin_dag.graph.declared import Declared
-from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.identity.diff import CodeChanged
 from marin_dag.ledger.acceptances import Acceptances, require_reason
 from marin_dag.plan.planned import PlannedStep
 from marin_dag.plan.reasons import Changed, Drifted, render_difference
 
-MAX_NAMES = 8
-
 
 @command(
     'accept STEP... --because "..." [--revoke]',
     "declare that changed code makes the same output",
-    "--set",
-    "--because",
-    "--revoke",
+    "--set --because --revoke",
 )
 def accept(session: Session) -> int:
-    """Record that changed code makes the same output; with --revoke, take that back."""
     plan = session.plan()
     # Check all before the first is written.
     chosen = [plan[name] for pattern in session.parsed.names for name in plan.graph.matching(pattern, "accept")]
@@ -70,24 +64,18 @@ def _changed_code(planned: PlannedStep) -> tuple[str, CodeChanged]:
     )
 
 
-@command("bump STEP", "where to raise the version of a versioned step, so that it is made again", "--set", "--to")
+@command("bump STEP", "where to raise the version of a versioned step, so that it is made again", "--set")
 def bump(session: Session) -> int:
-    """Print the line that declares the step's version, what to write there, and which steps are made again."""
-    graph = session.graph()
-    step = graph.step(session.step)
+    step = session.graph().step(session.step)
     if step.policy != "versioned" or step.version is None:
         raise UserError(
             f"bump {step.name}: its policy is {step.policy}: its code is its identity, and an edit makes it again "
             "without a version."
         )
-    version = session.parsed.to or next_version(step.version)
-    if version == step.version:
-        raise UserError(f"bump {step.name} --to {version}: that is its version; name another.")
-    where, edit, names = _edit(graph, step, version)
+    version = next_version(step.version)
+    where, edit = _edit(step, version)
     print(f"{step.name}: version {step.version!r} -> {version!r}")
     print(f"  {where}: {edit}")
-    again = frozenset().union(*(graph.descendants(name) for name in names))
-    print(f"  makes again: {listed([name for name in graph.names if name in again], MAX_NAMES)}")
     print(f"then see what would run:  {session.line('--dry-run')}")
     return NOTHING_WOULD_RUN
 
@@ -98,32 +86,15 @@ def next_version(version: str) -> str:
     return f"{head}{dot}{int(last) + 1}" if last.isdigit() else f"{version}.1"
 
 
-def _edit(graph: Graph, step: Step[Any], version: str) -> tuple[Declared, str, list[str]]:
-    """Return the line and the smallest edit that raise the version of `step`, and the steps whose version it raises."""
+def _edit(step: Step[Any], version: str) -> tuple[Declared, str]:
+    """Return the line and the smallest edit that raise the version of `step`."""
     instead = f'write "{version}" in place of version "{step.version}"'
-    declared = step.version_declared
-    if declared is not None:
-        return declared, instead, [each.name for each in graph.steps if _origin(each).version_declared == declared]
+    if step.version_declared is not None:
+        return step.version_declared, instead
     if step.base is None:
         code = inspect.unwrap(step.kind.function).__code__
-        same = (each for each in graph.steps if each.kind is step.kind and not _origin(each).version_declared)
-        return Declared(code.co_filename, code.co_firstlineno), instead, [each.name for each in same]
+        return Declared(code.co_filename, code.co_firstlineno), instead
     if step.declared is None:
         raise UserError(f"{step.name}: a fork made on the command line; bump {step.base.name}, which it inherits.")
     added = f'append .with_version("{version}") to {step.name}, which inherits version "{step.version}"'
-    names = [each.name for each in graph.steps if _comes_from(each, step)]
-    return step.declared, f"{added} from {_origin(step).name}", names
-
-
-def _origin(step: Step[Any]) -> Step[Any]:
-    """Return the step from which `step` inherits its version: itself, or one that it is derived from."""
-    while step.version_declared is None and step.base is not None:
-        step = step.base
-    return step
-
-
-def _comes_from(step: Step[Any] | None, root: Step[Any]) -> bool:
-    """Return whether `step` inherits its version from `root`, or the same line makes both."""
-    while step is not None and step.name != root.name and step.declared != root.declared:
-        step = None if step.version_declared is not None else step.base
-    return step is not None
+    return step.declared, f"{added} from {step.base.name}"

@@ -19,13 +19,7 @@ SECONDS_OF_A_DAY = 86_400.0
 @command(
     "gc [--yes]",
     "delete what nothing leads to any more",
-    "--set",
-    "--yes",
-    "--older-than-days",
-    "--also",
-    "--name",
-    "--good-of",
-    "--roots",
+    "--set --yes --older-than-days --also --name --good-of --roots",
 )
 def gc(session: Session) -> int:
     own = _roots(session)

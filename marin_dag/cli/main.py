@@ -39,7 +39,7 @@ def main(build: Build, *, name: str, argv: Sequence[str] | None = None, **option
         build: makes the targets from the parsed arguments.
         name: of the pipeline.
         argv: arguments; by default the process's.
-        options: other fields of `PipelineOptions`, such as `commands` and `follow`.
+        options: other fields of `PipelineOptions`.
     """
     pipeline = PipelineOptions(build=build, name=name, **options)
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -97,20 +97,14 @@ def _exit_code(run: Callable[[], int], name: str, *, with_traceback: bool) -> in
         return run()
     except BrokenPipeError:
         raise
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (UserError, ValidationError, ValueError, OSError) as error:
-        if with_traceback:
-            traceback.print_exc()
-        else:
-            print(f"{name}: {config_mistakes(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
-        return FAILED
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         if is_interrupt(error):
             print("interrupted", file=sys.stderr)
             return INTERRUPTED
-        traceback.print_exc()
+        if with_traceback or not isinstance(error, (UserError, ValueError, OSError)):  # pydantic's is a ValueError
+            traceback.print_exc()
+        else:
+            print(f"{name}: {config_mistakes(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
         return FAILED
 
 

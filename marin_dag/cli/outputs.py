@@ -14,12 +14,11 @@ from marin_dag.ledger.records import Record, Records, attempt_path
 from marin_dag.plan.explain import Side, compare, explain, newest_hint, newest_made, of_record, of_step, record_named
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.quantities import counted
-from marin_dag.store.store import Store
+from marin_dag.store.store import Entry, Store
 
 
 @command("why STEP", "explain STEP's verdict, down to the changed field or function", "--set", *SELECTION)
 def why(session: Session) -> int:
-    """Print the reasons of the step's verdict, and the commands that publish the milestones that the step needs."""
     plan = session.plan(session.step)
     print(explain(plan, session.step, session.store))
     for what, line in session.publish_commands([plan[session.step]]):
@@ -29,7 +28,6 @@ def why(session: Session) -> int:
 
 @command("diff A [B]", "what differs between two steps or digests; without B, STEP now from its last output", "--set")
 def diff(session: Session) -> int:
-    """Print the changes from A to B: config fields, inputs down to the root, source."""
     names, graph, records = session.parsed.names, session.graph(), Records(session.store)
     if len(names) == 1:
         step = graph.step(names[0])
@@ -51,7 +49,7 @@ def _side(text: str, graph: Graph, records: Records) -> Side:
     return of_step(graph.step(text)) if record is None else of_record(record)
 
 
-@command("show STEP", "show the config, files and provenance of a finished step; --json: its record", "--set", "--json")
+@command("show STEP", "show the config, files and provenance of a finished step; --json: its record", "--set --json")
 def show(session: Session) -> int:
     graph, records = session.graph(), Records(session.store)
     record = record_named(records, graph, session.step)
@@ -97,7 +95,6 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
 
 
 def dirty_note(made: Provenance) -> str:
-    """Return the note behind the commit about uncommitted changes; "" if there were none."""
     if not made.is_dirty:
         return ""
     return f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
@@ -111,7 +108,8 @@ def log(session: Session) -> int:
         step = graph.step(session.step)
         found = records.find(step.key)
     if found is None:
-        path = newest_log(session.store, step.name, step.digest)
+        newest = newest_log(session.store, step.name, step.digest)
+        path = None if newest is None else newest.path
     else:
         # The folder's name has the digest of the attempt, which may differ from the step's digest now.
         path = f"{found.output_path.partition(found.attempt)[0]}{found.attempt}.log"
@@ -128,19 +126,18 @@ def log(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-def newest_log(store: Store, name: str, digest: str) -> str | None:
-    """Return the path of the log of a step's newest attempt; None if there is none."""
+def newest_log(store: Store, name: str, digest: str) -> Entry | None:
+    """Return the log of a step's newest attempt; None if there is none."""
     folder = attempt_path(name, digest, "")
     entries = store.list(folder.rstrip("/"))
     logs = [entry for entry in entries if entry.path.endswith(".log") and "/" not in entry.path.removeprefix(folder)]
-    return max(logs, key=lambda entry: (entry.updated, entry.path)).path if logs else None
+    return max(logs, key=lambda entry: (entry.updated, entry.path), default=None)
 
 
 @command(
     "ls [GLOB...]",
     "list steps (those that match GLOB): verdict, digest, output; and how forks were made",
-    "--set",
-    "--json",
+    "--set --json",
     *SELECTION,
 )
 def ls(session: Session) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from marin_dag.cli.page_content import NoContent, PageContent
+from marin_dag.cli.page_content import PageContent
 from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
 from marin_dag.store.redact import redact_document
@@ -67,7 +67,6 @@ class Tickets:
 
 
 def whole_page(content: PageContent) -> tuple[bytes, str]:
-    """Return the page with the content's parts, and its content security policy."""
     scripts = [*content.scripts, SCRIPT.read_text(encoding="utf-8")]
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
@@ -90,10 +89,9 @@ class PageServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, watched: Watched, port: int, content: PageContent | None = None) -> None:
-        """Bind the port; raise OSError where it is taken."""
         # Hexadecimal: nothing in it looks like a secret, so it is printed whole.
         self.key = secrets.token_hex(KEY_BYTES)
-        shown = NoContent() if content is None else content
+        shown = content or PageContent()
         super().__init__((HOST, port), partial(_Handler, watched, self.key, shown, whole_page(shown), Tickets()))
 
     @property
@@ -120,21 +118,20 @@ class _Handler(BaseHTTPRequestHandler):
         """Send the page, which holds no data, or its data to a client with the key."""
         path, _, words = self.path.partition("?")
         query = {name: values[-1] for name, values in parse_qs(words).items()}
+        answers: dict[str, Callable[[], dict[str, Any]]] = {
+            "/state": self._watched.document,
+            "/log": lambda: {"log": self._watched.log(query.get("name", ""))},
+            "/values": lambda: self._values(query),
+            "/data": lambda: self._content.data(query),
+        }
         if path == "/":
-            page, policy = self._page
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", page, policy)
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", *self._page)
         elif path.startswith("/open/"):
             self._open(path.removeprefix("/open/"))
         elif not self._has_key():
             self._refuse(HTTPStatus.FORBIDDEN, NO_KEY)
-        elif path == "/state":
-            self._answer(self._watched.document)
-        elif path == "/log":
-            self._answer(lambda: {"log": self._watched.log(query.get("name", ""))})
-        elif path == "/values":
-            self._answer(lambda: self._values(query))
-        elif path == "/data":
-            self._answer(lambda: self._content.data(query))
+        elif path in answers:
+            self._answer(answers[path])
         else:
             self._refuse(HTTPStatus.NOT_FOUND, f"{path} does not exist")
 
@@ -170,14 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name is None:
             self._refuse(HTTPStatus.FORBIDDEN, "this address worked once; open the view from its link on the page")
             return
-        try:
-            view = self._content.view(name)
-        except (StoreError, OSError) as error:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-        except UserError as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
-        else:
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", view.encode(), VIEW_POLICY)
+        self._answer(lambda: self._content.view(name))
 
     def _request(self, body: bytes) -> dict[str, Any]:
         try:
@@ -190,15 +180,19 @@ class _Handler(BaseHTTPRequestHandler):
         sent = self._watched.tell(name, word, at=at, reason=reason)
         return {"reply": f"{name}: {sent.to}"}
 
-    def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
+    def _answer(self, make: Callable[[], dict[str, Any] | str]) -> None:
+        """Send the data, or the view, that `make` returns."""
         try:
-            document = make()
+            made = make()
         except (StoreError, OSError) as error:  # the page shows it, and asks again
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except UserError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         else:
-            self._send_json(HTTPStatus.OK, document)
+            if isinstance(made, str):
+                self._send(HTTPStatus.OK, "text/html; charset=utf-8", made.encode(), VIEW_POLICY)
+            else:
+                self._send_json(HTTPStatus.OK, made)
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self._send_json(status, {"error": why})

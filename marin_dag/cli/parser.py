@@ -67,7 +67,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--reason": {"default": "", "metavar": "TEXT", "help": "why, for later readers"},
     "--because": {"default": "", "metavar": "TEXT", "help": "why, for later readers"},
     "--revoke": {**_FLAG, "help": "take an earlier acceptance back"},
-    "--to": {"metavar": f"{_PLACE}|VERSION", "help": "copy: the prefix to copy to; bump: the version to write"},
+    "--to": {"metavar": _PLACE, "help": "the prefix to copy to"},
     "--check": {**_FLAG, "help": "compare the files at the target, and replace damaged ones"},
     "--now": {**_FLAG, "help": "cancel running steps, as a second stop does"},
     "--at": {"type": int, "metavar": "N", "help": "the milestone to publish"},
@@ -173,9 +173,6 @@ def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Map
     """Return the parsed call, or the page of help that the arguments ask for.
 
     The command is the first word that is neither an option nor the value of one, so options may stand before it.
-
-    Raises:
-        UserError: an unknown command or option, or a wrong value or number of names.
     """
     every_option = {
         name: takes_value for parser in parsers.values() for name, takes_value in parser.takes_value.items()
@@ -201,7 +198,6 @@ def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Map
 
 
 def _split(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[str], list[list[str]]]:
-    """Return the words that are no options, and each option with its value."""
     names: list[str] = []
     given: list[list[str]] = []
     words = iter(arguments)

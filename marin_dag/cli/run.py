@@ -66,11 +66,7 @@ def plan_and_run(session: Session) -> int:
 @command(
     "plan [--json]",
     "show what would run, why, and what it costs; the same as --dry-run",
-    "--dry-run",
-    "--set",
-    "--json",
-    "--every-step",
-    "--copy-to",
+    "--dry-run --set --json --every-step --copy-to",
     *SELECTION,
 )
 def plan(session: Session) -> int:
@@ -78,7 +74,6 @@ def plan(session: Session) -> int:
 
 
 def dry_run(session: Session, plan: Plan) -> int:
-    """Print the plan and what the pipeline adds to it."""
     code = show_plan(session, plan)
     if session.options.on_dry_run is not None:
         session.options.on_dry_run(session, plan)

@@ -43,30 +43,30 @@ MakePageContent = Callable[["Session", Graph], PageContent]
 AfterRun = Callable[["Session", Plan], Iterable[str]]
 
 
+@dataclasses.dataclass(frozen=True)
 class Finished:
     """A successful run, or one with nothing to do, and the results of its steps."""
 
-    def __init__(self, plan: Plan, store: Store, seconds: float | None) -> None:
-        self._plan = plan
-        self._records = Records(store)
-        self.seconds = seconds
-        """How long it took; None if nothing had to run."""
+    plan: Plan
+    store: Store
+    seconds: float | None
+    """How long it took; None if nothing had to run."""
 
     @property
     def graph(self) -> Graph:
-        return self._plan.graph
+        return self.plan.graph
 
     @property
     def steps(self) -> tuple[str, ...]:
         """Names of the selected steps, inputs first."""
-        return tuple(planned.name for planned in self._plan.steps if planned.is_selected)
+        return tuple(planned.name for planned in self.plan.steps if planned.is_selected)
 
     def result(self, name: str) -> Any:
         """Return the result of a step, or None if the step was not selected or has no record."""
         if name not in self.steps:
             return None
-        step = self._plan[name].step
-        record = self._records.find(step.key)
+        step = self.plan[name].step
+        record = Records(self.store).find(step.key)
         return None if record is None else step.kind.result_type.model_validate(record.result)
 
 
@@ -99,16 +99,15 @@ class Command(NamedTuple):
 def command(usage: str, help: str, *options: str) -> Callable[[Callable[["Session"], int]], Command]:
     """Return a decorator that makes a function the command that `usage` describes.
 
-    Args:
-        usage: the command's word and its names, such as "diff A [B]" or "ls [GLOB...]"; options may follow.
-        help: one line.
-        options: names in `parser.OPTIONS`.
+    `usage` is the word and its names, such as "diff A [B]" or "ls [GLOB...]"; `options` hold names in `parser.OPTIONS`,
+    separated by spaces.
     """
     word, _, rest = usage.partition(" ")
     names = list(itertools.takewhile(lambda each: not each.startswith(("-", "[-")), rest.split()))
     least = sum(not each.startswith("[") for each in names)
     most = ANY_NUMBER if any("..." in each for each in names) else len(names)
-    return lambda run: Command(word, rest, help, run, least, most, options=options)
+    words = tuple(" ".join(options).split())
+    return lambda run: Command(word, rest, help, run, least, most, options=words)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,23 +157,22 @@ class PipelineOptions:
             raise UserError(f"main(build): the recipe's function is called as build(arguments): {error}.") from None
 
 
+@dataclasses.dataclass(eq=False)
 class Session:
     """A call of the command line. The graph and the plan are made again each time they are asked for."""
 
-    def __init__(
-        self,
-        options: PipelineOptions,
-        parsed: argparse.Namespace,
-        given: Sequence[Sequence[str]],
-        takes: Mapping[str, Collection[str]],
-    ) -> None:
-        """Open the store; `given` is each option of the call with its value, `takes` the options of each command."""
-        self.options, self.parsed, self.pipeline = options, parsed, options.name
-        self.store: Store = open_store(parsed.prefix)
-        self.forks = Forks(
-            self.store, options.name, options.follow, variant=options.variant(parsed), with_forks=options.with_forks
-        )
-        self._given, self._takes = given, takes
+    options: PipelineOptions
+    parsed: argparse.Namespace
+    given: Sequence[Sequence[str]]
+    """Each option of the call with its value."""
+    takes: Mapping[str, Collection[str]]
+    """The options of each command."""
+
+    def __post_init__(self) -> None:
+        options, self.pipeline = self.options, self.options.name
+        self.store: Store = open_store(self.parsed.prefix)
+        variant = options.variant(self.parsed)
+        self.forks = Forks(self.store, options.name, options.follow, variant=variant, with_forks=options.with_forks)
 
     @property
     def step(self) -> str:
@@ -182,7 +180,6 @@ class Session:
         return str(self.parsed.names[0])
 
     def recipe(self) -> Graph:
-        """Return the graph as written, with the forks."""
         return self.forks.added_to(Graph(self.options.build(self.parsed)))
 
     def graph(self, assignments: Sequence[str] | None = None) -> Graph:
@@ -227,9 +224,9 @@ class Session:
         """Return a command line to paste: the pipeline, `words`, and those options of this call that the new command
         takes, except `without`."""
         dropped = {"--dry-run", "--json", *self.options.only_dry_run, *without}
-        takes = self._takes[words[0] if words and not words[0].startswith("-") else ""]
+        takes = self.takes[words[0] if words and not words[0].startswith("-") else ""]
         kept: list[str] = []
-        for option in self._given:
+        for option in self.given:
             name = option[0].partition("=")[0]
             if name in takes and name not in dropped:
                 kept += option
@@ -237,7 +234,6 @@ class Session:
 
 
 def program_words() -> list[str]:
-    """Return the words that start this pipeline: Python and the script."""
     return [_python(), _from_here(Path(sys.argv[0]))]
 
 
@@ -253,5 +249,4 @@ def _from_here(path: Path) -> str:
 
 
 def program() -> str:
-    """Return the text that starts this pipeline."""
     return " ".join(program_words())

@@ -33,12 +33,9 @@ class Sent(NamedTuple):
 @command(
     "tell STEP [ACTION] [--at N]",
     "send a request to a running step (stop; a phase: save, publish, profile), or list its requests",
-    "--set",
-    "--reason",
-    "--at",
+    "--set --reason --at",
 )
 def tell(session: Session) -> int:
-    """Send a request to a running step and wait for its reply; without an action, list its requests."""
     graph = session.graph()
     step = graph.step(session.step)
     if len(session.parsed.names) < 2:
@@ -56,11 +53,7 @@ def tell(session: Session) -> int:
 
 
 def send_request(store: Store, graph: Graph, step: Step[Any], action: str, *, at: int | None, reason: str) -> Sent:
-    """Send a request to the attempt that runs `step`, or will pass milestone `at` of it.
-
-    Raises:
-        UserError: the step does not take the action, nothing runs it, or the milestone cannot be published.
-    """
+    """Send a request to the attempt that runs `step`, or will pass milestone `at` of it; refuse a useless one."""
     running = Leases(store).at_work()
     _check(store, graph, step, action, at, running)
     request = Requests(store).send(step.digest, step.name, action, milestone=at, reason=reason)
@@ -92,15 +85,12 @@ def _check(
     other = next((each.holder for each in running.values() if each.holder.name == step.name), None)
     if other is None and (at is not None or (action == STOP and running and not is_done)):
         return
-    hint = ""
+    hint = "" if is_done else " If you have just started it, repeat the command in a few seconds."
     if other is not None:
         hint = (
             f" On {other.host} (pid {other.pid}) a step of that name runs with another identity. Add the options with "
             "which its driver was started (--set and the pipeline's own), and use the same code."
         )
-    elif not is_done and not running:
-        # A driver shows only when its first step holds a lease, seconds after its start.
-        hint = " If you have just started it, repeat the command in a few seconds."
     raise UserError(f"tell {step.name} {action}: the step is {'done' if is_done else 'not running'}.{hint}")
 
 

@@ -1,7 +1,6 @@
 """Watched: the steps of one graph on one store, as data for the page of page_server.py."""
 
 import datetime
-import os
 import threading
 import time
 from collections import Counter
@@ -52,11 +51,7 @@ class Watched:
         self._replies: dict[str, dict[str, Any] | None] = {}
 
     def document(self) -> dict[str, Any]:
-        """Return the data of the page, as JSON, read from the store at most every `LOOK_SECONDS`.
-
-        Raises:
-            StoreError, OSError: the store does not answer, or did not at the last look.
-        """
+        """Return the data of the page, as JSON, read from the store at most every `LOOK_SECONDS`."""
         with self._lock:
             if self._is_outdated or time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._is_outdated = False  # before the look, which may miss a request that comes meanwhile
@@ -76,19 +71,14 @@ class Watched:
         return sent
 
     def log(self, name: str) -> str:
-        """Return the end of the log of the newest attempt; "" where there is none yet.
-
-        Raises:
-            UserError: the step does not exist.
-        """
+        """Return the end of the log of the newest attempt; "" where there is none yet."""
         step = self._graph.step(name)
         held = self._leases.get(step.digest)  # its log lies under the name by which it runs
-        path = newest_log(self._store, (held and held.holder.name) or step.name, step.digest)
-        if path is None:
+        newest = newest_log(self._store, (held and held.holder.name) or step.name, step.digest)
+        if newest is None:
             return ""
-        with self._store.open(path) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-            return file.read(LOG_BYTES).decode(errors="replace")
+        blocks = self._store.blocks(newest.path, max(0, newest.size_in_bytes - LOG_BYTES))
+        return b"".join(blocks)[-LOG_BYTES:].decode(errors="replace")
 
     def _look(self) -> dict[str, Any]:
         alive, _ = Leases(self._store).running_and_silent()  # by our clock, as in a plan: a look writes nothing

@@ -5,7 +5,7 @@ under another name, from another place or on another day are the same output.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -17,9 +17,7 @@ from marin_dag.ledger.epoch import Epoch
 from marin_dag.ledger.lease import ADOPTS, Held, Leases
 from marin_dag.ledger.provenance import collect_provenance, now
 from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, make_manifest, new_attempt
-from marin_dag.store.store import Store
-
-BLOCK_IN_BYTES = 1 << 20
+from marin_dag.store.store import BLOCK_IN_BYTES, Store
 
 
 class AdoptedConfig(BaseModel, frozen=True, extra="forbid"):
@@ -53,10 +51,11 @@ def adopted(config: AdoptedConfig, context: StepContext) -> AdoptedResult:
 
 
 class Source(NamedTuple):
-    """A file to be adopted."""
+    """A file to be adopted, and its content when it was first read."""
 
     url: str
-    path: str
+    file: AdoptedFile
+    crc32c: str
 
 
 class Adoption(NamedTuple):
@@ -67,32 +66,13 @@ class Adoption(NamedTuple):
     is_new: bool
 
 
-def sources_at(path: str) -> tuple[Any, list[Source]]:
-    """Return the file system, and every file at `path` in the order of their relative paths."""
-    import fsspec  # not above: a plan does not need it
-
-    files, root = fsspec.core.url_to_fs(path)
-    if not files.exists(root):
-        raise UserError(f"adopt {path}: there is no such file or folder.")
-    if files.isfile(root):
-        return files, [Source(root, root.rstrip("/").rpartition("/")[2])]
-    found = [Source(name, name.removeprefix(root.rstrip("/")).lstrip("/")) for name in files.find(root)]
-    if not found:
-        raise UserError(f"adopt {path}: the folder is empty.")
-    return files, sorted(found, key=lambda source: source.path)
-
-
 def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> Adoption:
-    """Copy the files at `path` into the store and commit them as the output of an `adopted` step.
+    """Copy the files at `path`, which fsspec opens, into the store and commit them as the output of an `adopted` step.
 
-    Args:
-        path: a file, a folder, or a URL that fsspec opens.
-        name: label of the step.
-        wanted: the content in the recipe, if it has one; other content is refused before a byte is written.
+    `wanted` is the content in the recipe, if it has one; other content is refused before a byte is written.
     """
-    system, sources = sources_at(path)
-    files = [_read(system, source) for source in sources]
-    content = _content(files)
+    system, sources = _sources_at(path)
+    content = _content([source.file for source in sources])
     if wanted is not None and wanted != content:
         raise UserError(
             f"adopt {path} --as {name}: its content is {content}, and the recipe wants {wanted}. Find the data of the "
@@ -111,28 +91,46 @@ def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> A
             f"adopt {path}: another process works on the same data ({lease.holder.description}). Wait for it."
         )
     try:
-        record = _copied(store, system, sources, item, files, lease.epoch)
+        record = _copied(store, system, sources, item, lease.epoch)
     finally:
         lease.release()
         leases.close()
     return Adoption(content, record, is_new=True)
 
 
-def _copied(
-    store: Store, system: Any, sources: list[Source], item: Step[AdoptedResult], files: list[AdoptedFile], epoch: int
-) -> Record:
+def _sources_at(path: str) -> tuple[Any, list[Source]]:
+    """Return the file system, and every file at `path` in the order of their relative paths."""
+    import fsspec  # not above: a plan does not need it
+
+    system, root = fsspec.core.url_to_fs(path)
+    root = root.rstrip("/")
+    if not system.exists(root):
+        raise UserError(f"adopt {path}: there is no such file or folder.")
+    if system.isfile(root):
+        found = {root.rpartition("/")[2]: root}
+    else:
+        found = {url.removeprefix(root).lstrip("/"): url for url in system.find(root)}
+    if not found:
+        raise UserError(f"adopt {path}: the folder is empty.")
+    return system, [_source(system, url, inside) for inside, url in sorted(found.items())]
+
+
+def _source(system: Any, url: str, path: str) -> Source:
+    sha256, crc32c = hashlib.sha256(), google_crc32c.Checksum()
+    size = sum(map(len, _blocks(system, url, sha256, crc32c)))
+    return Source(url, AdoptedFile(path=path, size_in_bytes=size, sha256=sha256.hexdigest()), crc32c.digest().hex())
+
+
+def _copied(store: Store, system: Any, sources: list[Source], item: Step[AdoptedResult], epoch: int) -> Record:
     started, attempt = now(), new_attempt()
     folder = attempt_path(item.name, item.digest, attempt)
     entries = []
-    for source, file in zip(sources, files, strict=True):
-        checksum = google_crc32c.Checksum()
-        with store.open(f"{folder}/{file.path}", "wb") as target:
-            copied = _read(system, source, checksum.update, target.write)
-        if copied != file:
-            raise UserError(f"adopt: {source.url} changed while it was read. Adopt it when it no longer changes.")
-        crc32c = checksum.digest().hex()
+    for url, file, crc32c in sources:
+        sha256 = hashlib.sha256()
+        store.write_blocks(f"{folder}/{file.path}", _blocks(system, url, sha256))
+        if sha256.hexdigest() != file.sha256:
+            raise UserError(f"adopt: {url} changed while it was read. Adopt it when it no longer changes.")
         entries.append(FileEntry(path=file.path, size_in_bytes=file.size_in_bytes, crc32c=crc32c))
-    manifest = make_manifest(store, folder, entries)
     provenance = collect_provenance(store).model_copy(
         update={"started": started, "finished": now(), "lease_epoch": epoch}
     )
@@ -142,10 +140,10 @@ def _copied(
         name=item.name,
         kind=item.kind.name,
         identity=item.identity,
-        result=AdoptedResult(files=tuple(files)).model_dump(mode="json"),
+        result=AdoptedResult(files=tuple(source.file for source in sources)).model_dump(mode="json"),
         output_path=folder,
         attempt=attempt,
-        manifest=manifest,
+        manifest=make_manifest(store, folder, entries),
         provenance=provenance,
     )
     return Epoch(store, item.digest, epoch).commit(record)
@@ -160,23 +158,16 @@ def _content(files: list[AdoptedFile]) -> str:
     return whole.hexdigest()
 
 
-def _read(system: Any, source: Source, *sinks: Callable[[bytes], Any]) -> AdoptedFile:
-    """Give each block of a file to all of `sinks`; return its size and hash."""
-    hasher, size = hashlib.sha256(), 0
-    for block in _blocks(system, source):
-        size += len(block)
-        for sink in (hasher.update, *sinks):
-            sink(block)
-    return AdoptedFile(path=source.path, size_in_bytes=size, sha256=hasher.hexdigest())
-
-
-def _blocks(system: Any, source: Source) -> Iterator[bytes]:
+def _blocks(system: Any, url: str, *hashers: Any) -> Iterator[bytes]:
+    """Yield the bytes of a file, which the hashers get first."""
     try:
-        with system.open(source.url, "rb") as file:
+        with system.open(url, "rb") as file:
             while block := file.read(BLOCK_IN_BYTES):
+                for hasher in hashers:
+                    hasher.update(block)
                 yield block
     except OSError as error:
         raise UserError(
-            f"adopt: {source.url} cannot be read: {error.strerror or error}. Make it readable, or adopt a folder "
+            f"adopt: {url} cannot be read: {error.strerror or error}. Make it readable, or adopt a folder "
             "without it (a link to a folder is not a file)."
         ) from error

@@ -8,21 +8,14 @@ looks for the records: one of the two sees the other. One question serves many r
 """
 
 import contextlib
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from marin_dag.ledger.acceptances import ACCEPTED
-from marin_dag.ledger.attempt_files import (
-    Attempt,
-    attempt_at,
-    beside_attempts,
-    by_attempt,
-    files_of,
-    folder_of,
-    step_name_in,
-)
+from marin_dag.ledger.attempt_files import Attempt, attempt_of, by_attempt
 from marin_dag.ledger.epoch import LEASES, parts
 from marin_dag.ledger.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
 from marin_dag.ledger.marks import MARKS
@@ -67,31 +60,20 @@ class Roots(NamedTuple):
     """Keys of saved but unpublished states that steps start from; the whole state of their steps is kept."""
 
 
+@dataclasses.dataclass(eq=False)
 class Collector:
-    """Finds garbage in one prefix, and deletes it.
+    """Finds garbage in one prefix, and deletes it."""
 
-    Args:
-        roots: what the given pipelines lead to. All files of steps under other names are kept.
-        older_than_seconds: younger files are kept.
-        good_of: digests of finished steps whose good checkpoints are garbage at any age.
-        clock: the time in seconds since 1970.
-    """
+    store: Store
+    roots: Roots
+    """What the given pipelines lead to. All files of steps under other names are kept."""
+    older_than_seconds: float
+    good_of: frozenset[str] = frozenset()
+    """Digests of finished steps whose good checkpoints are garbage at any age."""
+    clock: Callable[[], float] = time.time
 
-    def __init__(
-        self,
-        store: Store,
-        roots: Roots,
-        *,
-        older_than_seconds: float,
-        good_of: frozenset[str] = frozenset(),
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._records = Records(store)
-        self._roots = roots
-        self._older_than_seconds = older_than_seconds
-        self._good_of = good_of
-        self._clock = clock
+    def __post_init__(self) -> None:
+        self._records = Records(self.store)
         self.kept_good: tuple[Garbage, ...] = ()
         """Good checkpoints of finished steps that are kept; set by `find`."""
         self.names_in_prefix: frozenset[str] = frozenset()
@@ -99,15 +81,14 @@ class Collector:
 
     def find(self) -> list[Garbage]:
         """Return all garbage, outputs first; read every record, write nothing."""
-        committed = {entry.path: entry for entry in self._store.list(COMMITS)}
+        committed = {entry.path: entry for entry in self.store.list(COMMITS)}
         records = self._records.find_all([key_at(path) for path in committed])
         running = self._running()
-        listed = self._store.list(OUTPUTS)
-        files, beside = by_attempt(listed), beside_attempts(listed)
-        step_names = {short: step_name_in(entries) for (short, _), entries in files.items()}
-        busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
-        leased = {parts(entry.path)[0] for entry in self._store.list(LEASES)}
-        known = {"", *self._roots.names}
+        files, beside = by_attempt(self.store.list(OUTPUTS))
+        step_names = {made.short: made.name for made in files}
+        busy = running.digests | {key.partition("@")[0] for key in self.roots.keys - records.keys()}
+        leased = {parts(entry.path)[0] for entry in self.store.list(LEASES)}
+        known = {"", *self.roots.names}
         busy |= {digest for digest in leased if step_names.get(digest[:8], "") not in known}
         labels = self._records.names()
         self.names_in_prefix = frozenset().union(step_names.values(), *labels.values())
@@ -122,26 +103,26 @@ class Collector:
     def _kept(
         self, records: dict[str, Record], running: "_Running", committed: dict[str, Entry], labels: "_Labels"
     ) -> frozenset[str]:
-        digests = {key.partition("@")[0] for key in self._roots.keys} | running.digests
-        digests |= {entry.path.split("/")[1] for entry in self._store.list(ACCEPTED)} | running.needs
-        keys = Pins(self._store).pinned()
+        digests = {key.partition("@")[0] for key in self.roots.keys} | running.digests
+        digests |= {entry.path.split("/")[1] for entry in self.store.list(ACCEPTED)} | running.needs
+        keys = Pins(self.store).pinned()
         return frozenset(
             key
             for key, record in records.items()
             if record.digest in digests
             or key in keys
             or self._is_young(committed[record_path(key)])
-            or not ({record.name} | labels.get(key, set())) <= self._roots.names
+            or not ({record.name} | labels.get(key, set())) <= self.roots.names
         )
 
     def _running(self, *, writes: bool = False) -> "_Running":
-        oldest = max(self._older_than_seconds, DEAD_SECONDS)
-        held = Leases(self._store).unsealed(oldest, writes=writes, must_know_needs=True)
-        needs = (key.partition("@")[0] for holder, _ in held.values() for key in holder.needs)
+        oldest = max(self.older_than_seconds, DEAD_SECONDS)
+        held = Leases(self.store).unsealed(oldest, writes=writes, must_know_needs=True)
+        needs = (key.partition("@")[0] for each in held.values() for key in each.holder.needs)
         return _Running(frozenset(held), frozenset(needs))
 
     def _is_young(self, entry: Entry) -> bool:
-        return self._clock() - entry.updated < self._older_than_seconds
+        return self.clock() - entry.updated < self.older_than_seconds
 
     def _outputs(
         self,
@@ -152,17 +133,18 @@ class Collector:
         beside: Mapping[str, list[Entry]],
     ) -> Iterator[Garbage]:
         num_records = Counter(record.attempt for record in records.values())
-        kept_folders_of_outputs = {folder_of(records[key].output_path) for key in kept}
+        kept_outputs = {_folder_of(records[key]) for key in kept}
         for record in sorted(records.values(), key=lambda each: (each.name, each.key)):
             if record.key in kept:
                 continue
-            own_files = files_of(record, files)
+            made = attempt_of(record.output_path)
+            own_files = files.get(made, []) if made is not None else []
             if num_records[record.attempt] > 1:
                 # Other milestones of this attempt exist; files beside them, such as the log, go with the last one.
                 own = {f"{record.output_path}/{entry.path}" for entry in record.manifest}
                 own_files = [entry for entry in own_files if entry.path in own]
-            elif folder_of(record.output_path) not in kept_folders_of_outputs:
-                own_files = [*own_files, *beside.get(folder_of(record.output_path), ())]
+            elif _folder_of(record) not in kept_outputs:
+                own_files = [*own_files, *beside.get(_folder_of(record), ())]
             names = tuple(sorted({record.name} | labels.get(record.key, set())))
             yield Garbage("output", record.name, record.digest, record.key, tuple(own_files), names)
 
@@ -175,24 +157,23 @@ class Collector:
         leased: Collection[str],
     ) -> Iterator[Garbage]:
         # Files beside attempts none of which committed go with the first of them.
-        rest = {folder: beside[folder] for folder in beside.keys() - {folder_of(made.output_path) for made in records}}
-        committed = {attempt_at(record.output_path) for record in records}
+        rest = {folder: beside[folder] for folder in beside.keys() - set(map(_folder_of, records))}
+        committed = {attempt_of(record.output_path) for record in records}
         busy_shorts = {digest[:8] for digest in busy}
         youngest: dict[str, float] = {}
-        for (short, _), entries in files.items():
-            youngest[short] = max(youngest.get(short, 0.0), *(entry.updated for entry in entries))
+        for made, entries in files.items():
+            youngest[made.short] = max(youngest.get(made.short, 0.0), *(entry.updated for entry in entries))
         digests: dict[str, set[str]] = {}
         for digest in leased:
             digests.setdefault(digest[:8], set()).add(digest)
         for made, entries in files.items():
             short = made.short
-            is_old = self._clock() - youngest[short] >= self._older_than_seconds
+            is_old = self.clock() - youngest[short] >= self.older_than_seconds
             # Two digests that begin alike cannot be distinguished here; both are kept.
             if is_old and made not in committed and short not in busy_shorts and len(digests.get(short, ())) == 1:
                 (digest,) = digests[short]
-                name = step_name_in(entries)
-                own_files = (*entries, *rest.pop(f"{OUTPUTS}/{name}-{short}", ()))
-                yield Garbage("attempt", f"{name} ({made.attempt})", digest, "", own_files)
+                own_files = (*entries, *rest.pop(made.folder, ()))
+                yield Garbage("attempt", f"{made.name} ({made.attempt})", digest, "", own_files)
 
     def _work(
         self, busy: frozenset[str], kept: Mapping[str, str], names: Mapping[str, str], committed: Collection[str]
@@ -201,9 +182,9 @@ class Collector:
 
         All work of the digests `busy` is kept, and of those in `kept` (with their names) events and good checkpoints.
         """
-        wanted = {key.partition("@")[0] for key in self._roots.wanted - set(committed)}
+        wanted = {key.partition("@")[0] for key in self.roots.wanted - set(committed)}
         by_digest: dict[str, list[Entry]] = {}
-        for entry in self._store.list(WORK):
+        for entry in self.store.list(WORK):
             digest, _, rest = entry.path.removeprefix(f"{WORK}/").partition("/")
             if rest and digest not in busy and (digest not in kept or not rest.startswith((f"{EVENTS}/", f"{CODE}/"))):
                 by_digest.setdefault(digest, []).append(entry)
@@ -218,7 +199,7 @@ class Collector:
                 found.append(Garbage("work", label, digest, "", tuple(sorted(others))))
             for folder, files in good.items():
                 garbage = Garbage("good", f"{name or short}: {folder.split('/', 2)[2]}", digest, "", tuple(files))
-                if digest in kept and digest not in self._good_of - wanted:
+                if digest in kept and digest not in self.good_of - wanted:
                     kept_good.append(garbage)
                 elif digest in kept or not is_young:
                     found.append(garbage)
@@ -228,7 +209,7 @@ class Collector:
     def _folders(self, kind: Kind, top: str, kept: Collection[str]) -> list[Garbage]:
         """Return the folders in `top` without a young file whose name or digest is not in `kept`."""
         by_name: dict[str, list[Entry]] = {}
-        for entry in self._store.list(top):
+        for entry in self.store.list(top):
             by_name.setdefault(entry.path.split("/")[1], []).append(entry)
         return [
             Garbage(kind, f"{top}/{name}", "", "", tuple(entries))
@@ -244,7 +225,7 @@ class Collector:
         return reasons
 
     def _delete_batch(self, batch: Sequence[Garbage]) -> list[str]:
-        leases = Leases(self._store)
+        leases = Leases(self.store)
         held: dict[str, Lease | Held] = {}
         try:
             for garbage in batch:
@@ -271,31 +252,31 @@ class Collector:
         outputs = {number: garbage for number, garbage in outputs.items() if not lost[number]}
         for number, garbage in outputs.items():
             with contextlib.suppress(FileNotFoundError):
-                deleted[number] = self._store.read(record_path(garbage.key))
-                self._store.delete(record_path(garbage.key))
+                deleted[number] = self.store.read(record_path(garbage.key))
+                self.store.delete(record_path(garbage.key))
         needs, pinned = frozenset[str](), frozenset[str]()
         if deleted:
-            needs, pinned = self._running(writes=True).needs, Pins(self._store).pinned()
+            needs, pinned = self._running(writes=True).needs, Pins(self.store).pinned()
         return lost | {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
 
     def _finish(self, garbage: Garbage, record: bytes | None, needs: frozenset[str], pinned: frozenset[str]) -> str:
         if record is not None and (garbage.digest in needs or garbage.key in pinned):
-            self._store.create(record_path(garbage.key), record)
+            self.store.create(record_path(garbage.key), record)
             return "a step that has just started reads it, or it was pinned"
         labels = (f"{LABELS}/{name}/{garbage.key}" for name in garbage.labels)
-        codes = (entry.path for entry in self._store.list(CODES, f"{garbage.key}/"))
-        marks = (entry.path for entry in self._store.list(MARKS, f"{garbage.key}/"))
+        codes = (entry.path for entry in self.store.list(CODES, f"{garbage.key}/"))
+        marks = (entry.path for entry in self.store.list(MARKS, f"{garbage.key}/"))
         self._delete_all((*labels, *codes, *marks, *(entry.path for entry in garbage.files)))
         return ""
 
     def _delete_files(self, garbage: Garbage) -> str:
         # Under the lease this digest commits nothing any more, but it may have since the garbage was found.
-        commits = self._store.list(COMMITS, garbage.digest) if garbage.digest else []
+        commits = self.store.list(COMMITS, garbage.digest) if garbage.digest else []
         keys = [key_at(entry.path) for entry in commits]
         if garbage.kind == "good" and keys:
-            if garbage.digest in {key.partition("@")[0] for key in Pins(self._store).pinned()}:
+            if garbage.digest in {key.partition("@")[0] for key in Pins(self.store).pinned()}:
                 return "its step is pinned"
-            if garbage.digest not in self._good_of:
+            if garbage.digest not in self.good_of:
                 return "its step has an output"
         kept = {f"{r.output_path}/{e.path}" for r in map(self._records.find, keys) if r for e in r.manifest}
         if any(entry.path in kept for entry in garbage.files):
@@ -304,7 +285,7 @@ class Collector:
         return ""
 
     def _delete_all(self, paths: Sequence[str]) -> None:
-        for action in (self._store.delete, self._store.tidy):
+        for action in (self.store.delete, self.store.tidy):
             for path in paths:
                 action(path)
 
@@ -318,6 +299,12 @@ class _Running(NamedTuple):
     """Steps that may be running."""
     needs: frozenset[str]
     """Digests of their inputs; a step may read further milestones of them as it goes on."""
+
+
+def _folder_of(record: Record) -> str:
+    """Return the folder of all attempts at an output."""
+    made = attempt_of(record.output_path)
+    return record.output_path.rpartition("/")[0] if made is None else made.folder
 
 
 def _lost(lease: Lease | Held | None) -> str:

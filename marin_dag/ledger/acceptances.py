@@ -43,7 +43,6 @@ class Acceptances:
         return tuple(self._listed)
 
     def log(self, digest: str) -> list[Acceptance]:
-        """Return all entries of `digest`, oldest first."""
         return [self.read(path) for path in self._listed.get(digest, ())]
 
     @property
@@ -55,7 +54,6 @@ class Acceptances:
         return self._paths
 
     def in_force(self, digest: str) -> list[Acceptance]:
-        """Return the acceptances of `digest` that are not revoked."""
         found: dict[frozenset[str], Acceptance] = {}
         for entry in self.log(digest):
             found.pop(_pair(entry), None)
@@ -85,20 +83,18 @@ class Acceptances:
         return ways
 
     def accept(self, digest: str, name: str, difference: CodeChanged, because: str) -> Acceptance:
-        definitions = (*difference.changed, *difference.added, *difference.removed)
-        return self._append(
-            Acceptance(
-                event="accepted",
-                digest=digest,
-                name=name,
-                old_code=difference.old_fingerprint,
-                new_code=difference.new_fingerprint,
-                definitions=definitions,
-                author=user_name(),
-                because=because,
-                created=now(),
-            )
+        acceptance = Acceptance(
+            event="accepted",
+            digest=digest,
+            name=name,
+            old_code=difference.old_fingerprint,
+            new_code=difference.new_fingerprint,
+            definitions=(*difference.changed, *difference.added, *difference.removed),
+            author=user_name(),
+            because=because,
+            created=now(),
         )
+        return self._append(acceptance)
 
     def revoke(self, acceptance: Acceptance, because: str) -> Acceptance:
         changes = {"event": "revoked", "author": user_name(), "because": because, "created": now()}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.identity.identity import digest_of_document
 from marin_dag.ledger.records import CHECKSUM_THREADS, FileEntry, Record, Records
 from marin_dag.store.redact import HIDDEN
@@ -16,6 +16,8 @@ from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
 from marin_dag.values.walk import references_in
 
+SHOWN_FILES = 5
+MAX_FINDINGS = 20
 EXTRA = "is not in the manifest"
 HIDDEN_SECRET = re.compile(rf"{re.escape(HIDDEN)}(?![0-9a-f]{{12}})")
 """A secret of the environment; one that the identity itself hides leaves a fingerprint."""
@@ -52,6 +54,14 @@ def findings_of(store: Store, record: Record, others: Iterable[Record] = ()) -> 
     return sorted(found)
 
 
+def finding_lines(findings: Sequence[Finding]) -> str:
+    """Return a line for each of the first `MAX_FINDINGS`, and their number if there are more."""
+    lines = [f"  {finding.path} {finding.what}" for finding in sorted(findings)[:MAX_FINDINGS]]
+    if len(findings) > MAX_FINDINGS:
+        lines.append(f"  and {len(findings) - MAX_FINDINGS} more")
+    return "\n".join(lines)
+
+
 def identity_finding(record: Record, key: str) -> str:
     """Return how the identity in a record differs from the key that the record was found under; "" if it does not."""
     digest = digest_of_document(record.identity)
@@ -83,12 +93,9 @@ class DamagedInputError(UserError):
 
 
 def check_input_files(records: Records, config: BaseModel) -> None:
-    """Check that the files of the inputs in `config` exist with their recorded sizes, by a listing an input.
+    """Raise DamagedInputError if files of the inputs in `config` are missing or have another size.
 
     Their contents are checked by the steps that read them, and by `verify`.
-
-    Raises:
-        DamagedInputError: files are missing or have another size.
     """
     inputs = {item.key: item.name for _, item in references_in(config) if not item.is_growing}
     if len(inputs) < 2:
@@ -122,17 +129,40 @@ def _lost(records: Records, key: str) -> tuple[list[str], Record] | None:
     return (lost, record) if lost else None
 
 
-def repair(store: Store, record: Record, folder: str, others: Iterable[Record] = ()) -> tuple[str, ...]:
-    """Replace the damaged files of an output by those of `folder`, which has the files of the record.
+class NotReproducedError(UserError):
+    """A forced step made another output than the first time."""
 
-    Extra files stay. A kill meanwhile leaves a file missing, which the next repair finds.
+
+def repair_first_output(
+    store: Store, first: Record, folder: str, manifest: tuple[FileEntry, ...], result: Any, others: Iterable[Record]
+) -> tuple[str, ...]:
+    """Compare a new output in `folder` with the first one, which stays, and replace damaged files of the first one.
+
+    Extra files stay. A kill meanwhile leaves a file missing, which the next repair finds. `others` are the records of
+    the run's milestones, which may lie in the first output.
 
     Returns:
-        The paths of the replaced files, relative to the output.
+        The replaced files, relative to the output.
+
+    Raises:
+        NotReproducedError: the outputs differ.
     """
-    damaged = [found.path for found in findings_of(store, record, others) if found.what != EXTRA]
+    where = "" if first.milestone is None else f" at {first.milestone}"
+    differing = sorted({entry.path for entry in set(manifest) ^ set(first.manifest)})
+    found = []
+    if differing:
+        found.append(f"other files{where}: {listed(differing, SHOWN_FILES)}")
+    if first.result != result:
+        found.append(f"another result{where}: recorded {first.result}, now {result}")
+    if found:
+        raise NotReproducedError(
+            f"the forced step made {'; and '.join(found)}. It is not deterministic: something that shapes its output "
+            f"is not in its identity. The first output stays: {store.url(first.output_path)} (the new one is "
+            f"{store.url(folder)})."
+        )
+    damaged = [found.path for found in findings_of(store, first, others) if found.what != EXTRA]
     for path in damaged:
-        target = f"{record.output_path}/{path}"
+        target = f"{first.output_path}/{path}"
         store.delete(target)
         store.copy(f"{folder}/{path}", target)
         store.settle(target)

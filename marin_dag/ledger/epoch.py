@@ -45,11 +45,7 @@ class Epoch:
         self._num_entries = 0
 
     def commit(self, record: Record) -> Record:
-        """Create the record; return the record in force, which another attempt may have created first.
-
-        Raises:
-            LeaseLostError: the epoch is sealed.
-        """
+        """Create the record; return the record in force. Raise LeaseLostError if the epoch is sealed."""
         entry = checked_json(record)
         path = epoch_path(self.digest, self.number, slot(self._num_entries))
         try:
@@ -101,7 +97,6 @@ def carry_out(store: Store, digest: str, number: int) -> None:
 
 
 def epoch_path(digest: str, number: int, what: str) -> str:
-    """Return the path of an object of an epoch."""
     return f"{LEASES}/{digest}/{number:08d}.{what}"
 
 
@@ -111,11 +106,7 @@ def slot(index: int) -> str:
 
 
 def parts(path: str) -> tuple[str, int, str]:
-    """Return digest, number of the epoch and name of an object in it.
-
-    Raises:
-        StoreError: the path is not that of a lease.
-    """
+    """Return digest, number of the epoch and name of an object in it; raise StoreError for another path."""
     found = PATH.fullmatch(path)
     if found is None:
         raise StoreError(f"{path}, below the prefix: not an object of a lease. Move it away; then run again.")
@@ -123,7 +114,6 @@ def parts(path: str) -> tuple[str, int, str]:
 
 
 def is_seal(entry: Entry) -> bool:
-    """Return whether an object ends its epoch."""
     return _is_slot(entry) and not entry.size_in_bytes
 
 
@@ -135,16 +125,15 @@ def states(entries: list[Entry]) -> dict[str, EpochState]:
         state = found.get(digest)
         if state is None or number > state.number:
             state = EpochState(number, False, 0, False, 0.0)
-        if number == state.number:
-            found[digest] = EpochState(
-                number,
-                state.is_sealed or is_seal(entry),
-                max(state.next_slot, int(what) + 1) if _is_slot(entry) else state.next_slot,
-                state.has_entries or (_is_slot(entry) and entry.size_in_bytes > 0),
-                max(state.updated, entry.updated),
-            )
-        else:
-            found[digest] = state
+        elif number < state.number:
+            continue
+        found[digest] = EpochState(
+            number,
+            state.is_sealed or is_seal(entry),
+            max(state.next_slot, int(what) + 1) if _is_slot(entry) else state.next_slot,
+            state.has_entries or (_is_slot(entry) and entry.size_in_bytes > 0),
+            max(state.updated, entry.updated),
+        )
     return found
 
 

@@ -133,8 +133,7 @@ class Lease:
     def release(self, *, has_committed: bool = False) -> None:
         """End the epoch, so that the next one can begin at once; do nothing if the lease is lost.
 
-        Args:
-            has_committed: all records that the attempt entered are known to exist.
+        `has_committed`: all records that the attempt entered are known to exist.
         """
         self._is_given_back = True
         if not self.is_lost:
@@ -167,13 +166,7 @@ class Leases:
     ) -> Lease | Held:
         """Return the lease of `digest`, or its present holder; a dead holder shows only when asked again later.
 
-        Args:
-            digest: digest of the step.
-            name: name under which the holder works on it.
-            on_lost: called in the thread of the heartbeats when the lease is lost.
-            needs: keys of the records that the holder reads.
-            milestones: milestones that the holder is to publish, the end of its own phase included.
-            does: the holder's activity, if it is not to run the step.
+        `on_lost` is called in the thread of the heartbeats. The other arguments are fields of `Holder`.
         """
         state = self.state(digest)
         if state is not None and not state.is_sealed:
@@ -207,56 +200,44 @@ class Leases:
         return self._with_beats(self.unsealed(DEAD_SECONDS, writes=True))
 
     def running_and_silent(self) -> tuple[dict[str, Held], dict[str, Held]]:
-        """Return the leases that look alive by our clock, and those without an end whose heartbeat is too old.
-
-        Writes nothing, so that a plan can call it.
-        """
+        """Return the leases that look alive by our clock, and those whose heartbeat is too old; write nothing."""
         unsealed, now = self.unsealed(math.inf), time.time()
-        alive = {digest: each for digest, each in unsealed.items() if now - each[1].updated < DEAD_SECONDS}
-        silent = {
-            digest: Held(holder, state.number, state.updated)
-            for digest, (holder, state) in unsealed.items()
-            if digest not in alive
-        }
-        return self._with_beats(alive), silent
+        silent = {digest: held for digest, held in unsealed.items() if now - held.updated >= DEAD_SECONDS}
+        return self._with_beats({d: held for d, held in unsealed.items() if d not in silent}), silent
 
     def at_work(self) -> dict[str, Held]:
         """Return the leases of `running` whose holders run the step, not copies or `gc`."""
         return {digest: each for digest, each in self.running().items() if not each.holder.does}
 
-    def _with_beats(self, unsealed: dict[str, tuple[Holder, EpochState]]) -> dict[str, Held]:
+    def _with_beats(self, unsealed: dict[str, Held]) -> dict[str, Held]:
         found = {}
-        for digest, (holder, state) in unsealed.items():
-            beat = self._last_beat(digest, state.number)
-            found[digest] = Held(holder, state.number, state.updated, beat.progress, beat.is_queued)
+        for digest, held in unsealed.items():
+            beat = self._last_beat(digest, held.epoch)
+            found[digest] = held._replace(progress=beat.progress, is_queued=beat.is_queued)
         return found
 
     def unsealed(
         self, within_seconds: float, *, writes: bool = False, must_know_needs: bool = False
-    ) -> dict[str, tuple[Holder, EpochState]]:
-        """Return holder and epoch of each lease that was not sealed and was renewed recently.
+    ) -> dict[str, Held]:
+        """Return each lease that was not sealed and was renewed recently, without its progress.
 
         Args:
             within_seconds: age of the last heartbeat from which on a holder counts as dead.
             writes: the caller writes by the answer, so the store's clock counts too; ours may be wrong.
-            must_know_needs: raise if a claim cannot be read.
-
-        Raises:
-            StoreError: a claim cannot be read.
+            must_know_needs: raise StoreError if a claim cannot be read.
         """
         open_states = {d: state for d, state in states(self.store.list(LEASES)).items() if not state.is_sealed}
         now = time.time()
         if writes and any(now - state.updated >= within_seconds for state in open_states.values()):
             now = min(now, self._store_time())
-        found = {
-            digest: (self._holder(digest, state.number, must_be_known=must_know_needs), state)
-            for digest, state in open_states.items()
-            if now - state.updated < within_seconds
-        }
-        return {digest: (holder, state) for digest, (holder, state) in found.items() if not _is_gone(holder)}
+        found = {}
+        for digest, state in open_states.items():
+            if now - state.updated < within_seconds:
+                holder = self._holder(digest, state.number, must_be_known=must_know_needs)
+                found[digest] = Held(holder, state.number, state.updated)
+        return {digest: held for digest, held in found.items() if not _is_gone(held.holder)}
 
     def state(self, digest: str) -> EpochState | None:
-        """Return the newest epoch of a lease, or None if there was none."""
         return states(self.store.list(LEASES, f"{digest}/")).get(digest)
 
     def release(self, digest: str, epoch: int, *, has_committed: bool) -> None:
@@ -275,7 +256,6 @@ class Leases:
                 self.store.delete(entry.path)
 
     def close(self) -> None:
-        """Stop the heartbeats."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -342,14 +322,12 @@ class Leases:
 
 
 def this_process(name: str) -> Holder:
-    """Return this process as a holder."""
     pid = os.getpid()
     return Holder(name=name, host=socket.gethostname(), pid=pid, process=_own_process(pid), since=now())
 
 
 @functools.cache
 def _own_process(pid: int) -> str:
-    """Return `_process` of this process, which never changes."""
     return _process(pid)
 
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -74,11 +74,9 @@ def user_name() -> str:
 def collect_provenance(store: Store) -> Provenance:
     """Return the provenance that all steps of this driver share. Write the environment if the store lacks it."""
     folder = Path(sys.argv[0]).absolute().parent if sys.argv and sys.argv[0] else Path.cwd()
-    git = GitState(*json.loads(os.environ[DETACHED_FROM])) if DETACHED_FROM in os.environ else git_state(folder)
+    git = json.loads(os.environ[DETACHED_FROM]) if DETACHED_FROM in os.environ else git_state(folder)
     return Provenance(
-        git_commit=git.commit,
-        is_dirty=git.is_dirty,
-        dirty_diff=git.dirty_diff,
+        **git,
         lock=_lock_of(folder),
         argv=tuple(redact(argument) for argument in sys.argv),
         host=socket.gethostname(),
@@ -87,23 +85,13 @@ def collect_provenance(store: Store) -> Provenance:
     )
 
 
-class GitState(NamedTuple):
-    """State of the repository of the code, as in Provenance; all None without a repository."""
-
-    commit: str | None
-    is_dirty: bool | None
-    dirty_diff: str | None
-
-
-def git_state(folder: Path) -> GitState:
-    """Return the commit, whether files differ from it, and the digest of the difference."""
+def git_state(folder: Path) -> dict[str, Any]:
+    """Return commit, whether files differ from it, and the digest of the difference: three fields of Provenance."""
     commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return GitState(None, None, None)
-    changes = _git(folder, "status", "--porcelain")
+    changes = None if commit is None else _git(folder, "status", "--porcelain")
     diff = _git(folder, "diff", "HEAD", "--binary") if changes else None
     digest = None if diff is None else hashlib.sha256(f"{changes}\n{diff}".encode(errors="surrogateescape")).hexdigest()
-    return GitState(commit, None if changes is None else bool(changes), digest)
+    return {"git_commit": commit, "is_dirty": None if changes is None else bool(changes), "dirty_diff": digest}
 
 
 def _lock_of(folder: Path) -> str | None:

@@ -108,11 +108,7 @@ class Records:
         return self.parsed(record_path(key), data)
 
     def parsed(self, path: str, data: bytes) -> Record:
-        """Return the record in `data`, which was read from `path`.
-
-        Raises:
-            UnreadableRecordError: the data are not a record.
-        """
+        """Return the record in `data`, which was read from `path`; raise UnreadableRecordError if it is none."""
         try:
             return Record.model_validate_json(checked_body(data))
         except ChecksumError as error:
@@ -125,10 +121,7 @@ class Records:
             ) from error
 
     def check(self, keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Check that the records of `keys` are as they were written; one that is gone since a listing is skipped.
-
-        Returns:
-            What the attempts used and their digests do not cover, by key.
+        """Return what the attempts of these records used and their digests do not cover, by key.
 
         Raises:
             UnreadableRecordError: records are truncated or altered.
@@ -174,7 +167,7 @@ class Records:
         return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
 
     def find_all(self, keys: Collection[str]) -> dict[str, Record]:
-        """Return the records of these keys, without those that do not exist."""
+        """Return the records of those keys that have one."""
         with ThreadPoolExecutor(max(1, min(READ_THREADS, len(keys)))) as pool:
             found = list(pool.map(self.find, sorted(keys)))
         return {record.key: record for record in found if record is not None}
@@ -184,14 +177,11 @@ class Records:
 
         Keys with attempts of different code are absent: only the record says which of them won.
         """
-        found: dict[str, str] = {}
-        ambiguous = set()
+        found: dict[str, list[str]] = {}
         for entry in self.store.list(CODES):
             key, _, fingerprint = entry.path.removeprefix(f"{CODES}/").partition("/")
-            if key in found:
-                ambiguous.add(key)
-            found[key] = fingerprint
-        return {key: fingerprint for key, fingerprint in found.items() if key not in ambiguous}
+            found.setdefault(key, []).append(fingerprint)
+        return {key: fingerprints[0] for key, fingerprints in found.items() if len(fingerprints) == 1}
 
     def label(self, name: str, key: str) -> None:
         patiently(lambda: self.store.create(f"{LABELS}/{name}/{key}", b""))
@@ -254,10 +244,8 @@ class Records:
 def decide(store: Store, path: str, proposal: bytes) -> bytes:
     """Create `path` with `proposal` or read what is there; return the bytes in force.
 
-    A lost reply does no harm as long as no other process proposes the same bytes.
-
-    Raises:
-        FileNotFoundError: another process wrote `path` and it has been deleted since.
+    A lost reply does no harm as long as no other process proposes the same bytes. Raise FileNotFoundError if another
+    process wrote `path` and it has been deleted since.
     """
 
     def propose() -> bytes:
@@ -267,12 +255,10 @@ def decide(store: Store, path: str, proposal: bytes) -> bytes:
 
 
 def record_path(key: str) -> str:
-    """Return the path of the record of `key`."""
     return f"{COMMITS}/{key}.json"
 
 
 def key_at(path: str) -> str:
-    """Return the key of the record at `path`."""
     return path.removeprefix(f"{COMMITS}/").removesuffix(".json")
 
 
@@ -297,8 +283,6 @@ def make_manifest(
     """Make every file below `folder` durable; return each with size and checksum as the store has them.
 
     Args:
-        store: the store of the output.
-        folder: relative to the prefix.
         expected: files that must be there with this size and checksum.
         excluded: folders inside `folder` that are outputs of their own.
 

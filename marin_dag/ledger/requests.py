@@ -70,11 +70,7 @@ class Requests:
     def send(
         self, digest: str, name: str, action: str, *, milestone: int | None = None, reason: str = "", fork: str = ""
     ) -> Request:
-        """Leave a request for the attempt that runs `digest`; for a milestone, also for later attempts.
-
-        Raises:
-            UserError: the reason is too long.
-        """
+        """Leave a request for the attempt that runs `digest`; for a milestone, also for later attempts."""
         # One printable line: terminals and pages show it as it is.
         reason = "".join(letter for letter in " ".join(reason.split()) if letter.isprintable())
         if len(reason) > MAX_REASON_LENGTH:
@@ -98,11 +94,12 @@ class Requests:
 
     def of(self, digest: str, *, known: Collection[str] = ()) -> list[Request]:
         """Return all requests to one step, oldest first, except those whose ids are `known`."""
-        return self._read_all(f"{digest}/", known)
+        return self.of_all(f"{digest}/", known=known)
 
-    def of_all(self, *, known: Collection[str] = ()) -> list[Request]:
+    def of_all(self, starting_with: str = "", *, known: Collection[str] = ()) -> list[Request]:
         """Return all requests to all steps, except those whose ids are `known`."""
-        return self._read_all("", known)
+        found = (self._read(path) for path in self._paths(starting_with) if _id(path) not in known)
+        return [request for request in found if request is not None]
 
     def newest(self, most: int, *, known: Mapping[str, Request]) -> list[Request]:
         """Return the newest `most` requests to any step, newest first; read only those not in `known` (by id)."""
@@ -152,10 +149,6 @@ class Requests:
     def _paths(self, starting_with: str = "") -> Iterable[str]:
         entries = self._store.list(REQUESTS, starting_with)
         return (entry.path for entry in entries if not entry.path.endswith(REPLY))
-
-    def _read_all(self, starting_with: str, known: Collection[str]) -> list[Request]:
-        found = (self._read(path) for path in self._paths(starting_with) if _id(path) not in known)
-        return [request for request in found if request is not None]
 
     def _read(self, path: str) -> Request | None:
         try:

@@ -91,5 +91,4 @@ def _redacted_source(step: Coded) -> dict[str, str]:
 
 
 def source_path(fingerprint: str) -> str:
-    """Return the path of the sources of a code fingerprint."""
     return f"{SOURCES}/{fingerprint}.json.gz"

@@ -49,7 +49,6 @@ def seal_rank(path: str) -> int:
 
 
 def num_finished_shards(paths: Iterable[str]) -> int:
-    """Return the number of finished shards among the files of a work folder."""
     return len({(path.rpartition("/")[0], key_and_epoch(path)[0]) for path in paths if path.startswith("shards/")})
 
 
@@ -103,11 +102,7 @@ def work_codes(store: Store, digest: str, paths: Iterable[str]) -> list[dict[str
 
 
 def progress_mark(store: Store, digest: str, resumes_at: ResumesAt | None) -> str:
-    """Return a text that changes when an attempt leaves more to resume from: shards, checkpoints, milestones.
-
-    Raises:
-        StoreError: the store does not answer.
-    """
+    """Return a text that changes when an attempt leaves more to resume from: shards, checkpoints, milestones."""
     kept = store.list("work", f"{digest}/") + store.list("commits", f"{digest}@")
     return hashlib.sha256(repr(_resumable(digest, resumes_at, kept)).encode()).hexdigest()[:16]
 

@@ -16,7 +16,7 @@ from marin_dag.graph.context import ALONE, Host, Parts, StepStopped, parts_of
 from marin_dag.graph.inputs import Input
 from marin_dag.identity.code_identity import check_packages
 from marin_dag.identity.identity import check_config
-from marin_dag.ledger.damage import check_input_files
+from marin_dag.ledger.damage import check_input_files, repair_first_output
 from marin_dag.ledger.epoch import Epoch
 from marin_dag.ledger.marks import marked_as_forced
 from marin_dag.ledger.output_warning import OutputWarning, output_warning
@@ -26,8 +26,6 @@ from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, f
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.ledger.work_files import write_work_code
 from marin_dag.run.attempt_log import AttemptLog, child_output_in_place, step_logger
-from marin_dag.run.failure import failure_of, is_from_ray
-from marin_dag.run.forced import repair_first_output
 from marin_dag.run.input_files import InputFiles, inputs_in
 from marin_dag.run.request_polling import AttemptRequests
 from marin_dag.run.result_document import result_document
@@ -272,7 +270,10 @@ class AttemptContext:
         if task.is_forced:
             first = self._records.get(key)
             others = self._records.milestones(self.digest).values()
-            self.repaired += repair_first_output(self._store, first, folder, manifest, data, others, self.log)
+            repaired = repair_first_output(self._store, first, folder, manifest, data, others)
+            for path in repaired:
+                self.log.warning("%s/%s: differed from its record, replaced", self._store.url(first.output_path), path)
+            self.repaired += repaired
             return first
         record = Record(
             key=key,
@@ -358,10 +359,11 @@ def run_attempt(
             context.log.info("stopped as asked: %s", stop)
             return context.stopped(stop)
         except BaseException as error:  # also `sys.exit` in a step, which would end the driver or the worker
-            if is_from_ray(error):
+            # To cancel the task, or to end a worker that got SIGTERM.
+            if isinstance(error, KeyboardInterrupt) or hasattr(error, "ray_terminate_msg"):
                 raise
             context.log.exception("failed")
-            failure = failure_of(task, error).model_copy(update={"log_path": context.log_path})
+            failure = task.failure_of(error).model_copy(update={"log_path": context.log_path})
             return Outcome(task, "failed", failure=failure)
         context.log.info("committed %s: %d files", record.key, len(record.manifest))
         return Outcome(task, "done", record=record, repaired=context.repaired)

@@ -2,11 +2,9 @@
 
 import codecs
 import contextlib
-import ctypes
 import io
 import logging
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from marin_dag.run.error_filter import redact_standard_error, redact_standard_error_again
+from marin_dag.run.error_filter import redact_standard_error
 from marin_dag.store.local import LocalStore
 from marin_dag.store.redact import LinesWithoutSecrets, redact
 from marin_dag.store.store import LIMITS, Store, StoreError
@@ -22,8 +20,6 @@ from marin_dag.store.store import LIMITS, Store, StoreError
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 STANDARD_OUTPUT = 1
-FREED_BYTES = 1 << 20
-"""Captured output is deleted from the disk in pieces of this size when it is passed on."""
 CHILD_OUTPUT_SECONDS = 0.2
 
 
@@ -54,15 +50,14 @@ class AttemptLog(io.TextIOBase):
     def __enter__(self) -> "AttemptLog":
         self._file: IO[str]
         if isinstance(self._store, LocalStore):
-            self._store.open(self._path, "wb").close()  # makes the folder, with a readable error if it cannot
             target = Path(self._store.url(self._path))
             self._file = target.open("a", buffering=1, encoding="utf-8", errors="replace")
         else:
             self._file = tempfile.NamedTemporaryFile("w+", buffering=1, suffix=".log", errors="replace")
             self._uploader = threading.Thread(target=self._upload_repeatedly, name="log upload", daemon=True)
             self._uploader.start()
-        self._printed = LinesWithoutSecrets(self._file.write)
-        self._handler = _RedactingHandler(self._file, self._lose)
+        self._printed = LinesWithoutSecrets(self._write)
+        self._handler = _Handler(self._write)
         logging.getLogger().addHandler(self._handler)
         return self
 
@@ -70,9 +65,7 @@ class AttemptLog(io.TextIOBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         logging.getLogger().removeHandler(self._handler)
-        with self._full_disk_noted():
-            self._handler.flush()
-            self._printed.close()
+        self._printed.close()
         if self._uploader is not None:
             self._ended.set()
             self._uploader.join()
@@ -85,12 +78,9 @@ class AttemptLog(io.TextIOBase):
 
     @contextlib.contextmanager
     def capturing_prints(self) -> Iterator[None]:
-        """Write the output of this process and its children until the end of the block.
-
-        What they write to standard error below Python stays there, and is redacted until this process ends.
-        """
+        """Write the output of this process and its children; below Python, standard error is only redacted."""
         redact_standard_error()
-        with contextlib.redirect_stdout(self), contextlib.redirect_stderr(self), child_output(self._write_child_output):
+        with contextlib.redirect_stdout(self), contextlib.redirect_stderr(self), child_output(self._write):
             yield
 
     def write(self, text: str) -> int:
@@ -98,7 +88,7 @@ class AttemptLog(io.TextIOBase):
         self._printed.write(text)
         return len(text)
 
-    def _write_child_output(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         with self._full_disk_noted():
             self._file.write(text)
 
@@ -114,9 +104,6 @@ class AttemptLog(io.TextIOBase):
         except StoreError as error:  # the next upload has all of it; a log fails no step
             self._logger.warning("the log %s could not be written: %s", self._path, error)
 
-    def _lose(self, error: OSError) -> None:
-        self._lost = error
-
     @contextlib.contextmanager
     def _full_disk_noted(self) -> Iterator[None]:
         """Note an error about a full disk instead of raising it: a log fails no step."""
@@ -125,7 +112,7 @@ class AttemptLog(io.TextIOBase):
         except OSError as error:
             if error.errno not in LIMITS:
                 raise
-            self._lose(error)
+            self._lost = error
 
 
 @contextlib.contextmanager
@@ -139,14 +126,13 @@ def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]
     def pump() -> None:
         lines = LinesWithoutSecrets(write or (lambda text: os.write(kept, text.encode(errors="replace"))))
         decoder, is_last = codecs.getincrementaldecoder("utf-8")("replace"), False
-        offset = freed = 0
+        offset = 0
         with contextlib.suppress(OSError):  # the reader of standard output has gone
             while not is_last:
                 is_last = ended.wait(CHILD_OUTPUT_SECONDS)
                 while data := os.pread(captured.fileno(), 1 << 16, offset):
                     offset += len(data)
                     lines.write(decoder.decode(data))
-                    freed = _free(captured.fileno(), freed, offset)
             lines.close()
 
     thread = threading.Thread(target=pump, name="child output", daemon=True)
@@ -162,39 +148,22 @@ def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]
         os.close(kept)
 
 
-def _free(descriptor: int, freed: int, end: int) -> int:
-    """Free the disk blocks of a file up to `end`, a block at a time; return the end of the freed bytes.
-
-    Linux can punch a hole into a file that other processes append to. If that fails, the file keeps its bytes.
-    """
-    if end - freed < FREED_BYTES or sys.platform != "linux":
-        return freed
-    keep_size_and_punch_hole = 3
-    ctypes.CDLL(None).fallocate(descriptor, keep_size_and_punch_hole, ctypes.c_int64(0), ctypes.c_int64(end))
-    return end
-
-
 @contextlib.contextmanager
 def child_output_in_place() -> Iterator[None]:
     """Redact the output of child processes where it goes, unless that is a terminal, where a person may debug."""
-    redact_standard_error_again()
+    redact_standard_error(again=True)
     with contextlib.nullcontext() if os.isatty(STANDARD_OUTPUT) else child_output():
         yield
 
 
-class _RedactingHandler(logging.StreamHandler[IO[str]]):
-    def __init__(self, stream: IO[str], lose: Callable[[OSError], None]) -> None:
-        super().__init__(stream)
+class _Handler(logging.Handler):
+    def __init__(self, write: Callable[[str], object]) -> None:
+        super().__init__()
         self.setFormatter(logging.Formatter(FORMAT))
-        self._lose = lose
+        self._write = write
 
-    def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
-        """Note a full disk, which is reported once at the end, instead of printing a traceback for each line."""
-        error = sys.exc_info()[1]
-        if isinstance(error, OSError) and error.errno in LIMITS:
-            self._lose(error)
-        else:
-            super().handleError(record)
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._write(f"{redact(self.format(record))}\n")
+        except Exception:
+            self.handleError(record)

@@ -1,6 +1,7 @@
 """Driver: starts the steps that are ready, retries, and ends with every output committed or resumable."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -19,7 +20,6 @@ from marin_dag.ledger.records import Record, Records, first_lines, new_attempt
 from marin_dag.ledger.requests import Requests
 from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.milestones import WantedMilestones, earlier_milestones, still_wanted, wanted_milestones
-from marin_dag.run.failure import failure_of
 from marin_dag.run.frontier import Frontier, Node, State
 from marin_dag.run.interrupts import signals_handled
 from marin_dag.run.live import LineDisplay
@@ -35,64 +35,49 @@ QUEUED_SECONDS = 10.0
 """A step that has not started so long after it was submitted is shown as queued."""
 
 
+@dataclasses.dataclass(eq=False)
 class Run:
-    """A driver's run of some steps of a graph.
+    """A driver's run of some steps of a graph; committed steps are left alone."""
 
-    Args:
-        steps: the steps that may run, in any order; committed steps are left alone.
-        store: where records and outputs are.
-        backend: where attempts run; started only if a step is to run.
-        display: what the user sees.
-        command: the command that continues after a failure.
-        command_to_force: returns the command that makes the output of one step again, by its name.
-        back_off_seconds: the pause before the second attempt; it doubles.
-        force: keys of committed steps to run again; their files must be the same, and their records stay.
-        wanted: milestones that runs publish on the way; None for those that `steps` need.
-        on_committed: called with the key of each committed output and published milestone.
-        name: name of a detached run. It gets its second `stop` as a request, because Ray passes on only one signal.
-        notice_seconds: seconds between the scheduler's signal and its kill; None if unknown.
-    """
+    steps: Sequence[Step[Any]]
+    store: Store
+    backend: Backend
+    """Where attempts run; started only if a step is to run."""
+    display: LineDisplay
+    command: str
+    """Continues after a failure."""
+    command_to_force: Callable[[str], str] = lambda name: f"--force {name} --until {name}"
+    """Returns the command that makes the output of one step again, by its name."""
+    back_off_seconds: float = 2.0
+    """The pause before the second attempt; it doubles."""
+    force: frozenset[str] = frozenset()
+    """Keys of committed steps to run again; their files must be the same, and their records stay."""
+    wanted: WantedMilestones | None = None
+    """Milestones that runs publish on the way; None for those that `steps` need."""
+    on_committed: Callable[[str], None] = lambda key: None
+    """Called with the key of each committed output and published milestone."""
+    name: str = ""
+    """Name of a detached run. It gets its second `stop` as a request, because Ray passes on only one signal."""
+    notice_seconds: float | None = None
+    """Seconds between the scheduler's signal and its kill; None if unknown."""
 
-    def __init__(
-        self,
-        steps: Sequence[Step[Any]],
-        store: Store,
-        backend: Backend,
-        display: LineDisplay,
-        *,
-        command: str,
-        command_to_force: Callable[[str], str] | None = None,
-        back_off_seconds: float = 2.0,
-        force: frozenset[str] = frozenset(),
-        wanted: WantedMilestones | None = None,
-        on_committed: Callable[[str], None] = lambda key: None,
-        name: str = "",
-        notice_seconds: float | None = None,
-    ) -> None:
-        self._store = store
-        self._backend = backend
-        self._display = display
-        self._command = command
-        self._command_to_force = command_to_force or (lambda name: f"{command} --force {name} --until {name}")
-        self._records = Records(store)
+    def __post_init__(self) -> None:
+        self._records = Records(self.store)
         self.warned: dict[str, Record] = {}
         """The outputs that this driver's steps made and warned about, by step."""
-        self._leases = Leases(store)
-        first_of_key = {step.key: step for step in reversed(steps)}
-        self._nodes = {step.key: Node(first_of_key[step.key]) for step in steps}
-        self._frontier = Frontier(self._nodes.values(), backend.max_alike)
+        self._leases = Leases(self.store)
+        first_of_key = {step.key: step for step in reversed(self.steps)}
+        self._nodes = {step.key: Node(first_of_key[step.key]) for step in self.steps}
+        self._frontier = Frontier(self._nodes.values(), self.backend.max_alike)
         self._committed = self._frontier.committed
-        self._requests = DriverRequests(Requests(store), self._frontier, display, name)
-        self._retries = Retries(store, self._frontier, display, back_off_seconds=back_off_seconds)
+        self._requests = DriverRequests(Requests(self.store), self._frontier, self.display, self.name)
+        self._retries = Retries(self.store, self._frontier, self.display, self.back_off_seconds)
         self.failures = self._retries.failures
         """Failures of the steps that will not be retried, by key."""
         self._leases_to_release: list[Lease] = []
         self._num_interrupts = 0
         self._has_started = self._is_stopping = self._is_closing = False
-        self._on_committed = on_committed
-        self._force = force
-        self._wanted = wanted_milestones(steps) if wanted is None else wanted
-        self._notice_seconds = notice_seconds
+        self._wanted = wanted_milestones(self.steps) if self.wanted is None else self.wanted
 
     @property
     def was_interrupted(self) -> bool:
@@ -104,60 +89,60 @@ class Run:
             self._frontier.commit(key)
         self._requests.start()
         for node in self._nodes.values():
-            if node.step.key in self._committed and node.step.key not in self._force:
+            if node.step.key in self._committed and node.step.key not in self.force:
                 self._frontier.move(node, "done")
         if self._frontier.is_finished:
             return 0
-        self._provenance = collect_provenance(self._store)
-        SourceArchive(self._store).keep([node.step for node in self._unfinished()])
+        self._provenance = collect_provenance(self.store)
+        SourceArchive(self.store).keep([node.step for node in self._unfinished()])
         with signals_handled(self._on_signal) as install_handlers_again:
-            with self._display:
-                self._display.begin([node.step.name for node in self._unfinished()])
+            with self.display:
+                self.display.begin([node.step.name for node in self._unfinished()])
                 try:
-                    self._backend.start(self, self._requested_resources())
+                    self.backend.start(self, self._requested_resources())
                     install_handlers_again()
                     self._has_started = True
                     self._loop()
                 except (KeyboardInterrupt, SystemExit) as ended:
                     # While Ray starts, its own handler turns SIGTERM into SystemExit.
                     self._num_interrupts += isinstance(ended, SystemExit)
-                    self._display.say("interrupted: running steps are cancelled, finished work is kept")
+                    self.display.say("interrupted: running steps are cancelled, finished work is kept")
                 finally:
                     self._is_closing = True
                     self._close()
             return self._conclude()
 
-    def on_started(self, key: str) -> None:
+    def started(self, key: str) -> None:
         node = self._frontier.running.get(key)
         if node is not None and not node.has_started:
             node.has_started = True
             if node.lease is not None:
                 node.lease.has_started = True
             detail = "" if node.num_attempts == 1 else f"attempt {node.num_attempts}"
-            self._display.event(node.step.name, "started", detail)
+            self.display.event(node.step.name, "started", detail)
 
-    def on_progress(self, key: str, progress: Progress) -> None:
+    def report(self, key: str, progress: Progress) -> None:
         node = self._frontier.running.get(key)
         if node is not None:  # progress may arrive after the outcome of its attempt
             if node.lease is not None:
                 node.lease.progress = progress
-            self._display.progress(node.step.name, progress)
+            self.display.progress(node.step.name, progress)
 
-    def on_published(self, key: str) -> None:
+    def published(self, key: str) -> None:
         self._frontier.commit(key)
-        self._on_committed(key)
+        self.on_committed(key)
         for node in self._frontier.fallen_behind():
             self._frontier.move(node, "skipped")
-            self._display.event(node.step.name, "skipped", "newer milestones wait; the next run makes it")
+            self.display.event(node.step.name, "skipped", "newer milestones wait; the next run makes it")
         if key in self._nodes and self._nodes[key].state == "waiting":
             self._done(self._nodes[key], "published by another step of its run")
 
-    def on_message(self, text: str) -> None:
-        self._display.say(text)
+    def say(self, text: str) -> None:
+        self.display.say(text)
 
     def _loop(self) -> None:
         while not self._frontier.is_finished:
-            self._requests.stop_waiting_steps(self._nodes.values(), withdraw=self._backend.withdraw)
+            self._requests.stop_waiting_steps(self._nodes.values(), withdraw=self.backend.withdraw)
             self._block()
             if not self._is_stopping:
                 self._start_ready()
@@ -166,7 +151,7 @@ class Run:
             elif self._requests.is_asked_to_end:
                 raise KeyboardInterrupt
             self._release_ended()  # while the steps that were waiting for the outputs run already
-            for outcome in self._backend.wait(POLL_SECONDS):
+            for outcome in self.backend.wait(POLL_SECONDS):
                 self._take(outcome)
             self._show_queued()
 
@@ -176,7 +161,7 @@ class Run:
         try:
             elsewhere = patiently(self._leases.running)
         except StoreError as error:
-            self._display.say(f"cannot see which steps other drivers run: {first_lines(error)}")
+            self.display.say(f"cannot see which steps other drivers run: {first_lines(error)}")
         return {n.step.name: n.step.resources for n in self._unfinished() if n.step.digest not in elsewhere}
 
     def _show_queued(self) -> None:
@@ -184,17 +169,17 @@ class Run:
         for node in self._frontier.running.values():
             if not (node.has_started or node.is_shown_queued) and now - node.submitted > QUEUED_SECONDS:
                 node.is_shown_queued = True
-                self._display.event(node.step.name, "queued", f"waits for {node.step.resources}")
+                self.display.event(node.step.name, "queued", f"waits for {node.step.resources}")
 
     def _start_ready(self) -> None:
         for node in self._frontier.ready(time.monotonic()):
-            if len(self._frontier.running) >= self._backend.max_running or self._is_stopping:
+            if len(self._frontier.running) >= self.backend.max_running or self._is_stopping:
                 return
             try:
                 self._start(node)
             except (UserError, ValidationError, ImportError) as error:
                 if not self._retries.postpone(node, error):
-                    self._retries.fail(node, failure_of(self._task(node, 0, None), error))
+                    self._retries.fail(node, self._task(node, 0, None).failure_of(error))
 
     def _start(self, node: Node) -> None:
         key = node.step.key
@@ -202,7 +187,7 @@ class Run:
         got = self._leases.acquire(
             node.step.digest,
             node.step.name,
-            lambda: self._backend.cancel(key),
+            lambda: self.backend.cancel(key),
             needs=tuple(key for key in needs.values() if key is not None),
             milestones=self._milestones(node),
         )
@@ -226,7 +211,7 @@ class Run:
             records = {keys: self._records.get(key) for keys, key in needs.items() if key is not None}
             if self._is_stopping:  # since the step was ready; the reads take time
                 return
-            self._backend.submit(self._task(node, got.epoch, records))
+            self.backend.submit(self._task(node, got.epoch, records))
             node.num_attempts += 1
             node.num_postponed = 0
             node.has_started, node.is_shown_queued = False, False
@@ -240,7 +225,7 @@ class Run:
         """Note that another driver runs the step, and ask its attempt for the milestones that this one needs."""
         if not node.is_elsewhere:
             node.is_elsewhere = True
-            self._display.event(node.step.name, "elsewhere", held.holder.description)
+            self.display.event(node.step.name, "elsewhere", held.holder.description)
         if not node.has_requested and not held.holder.does:  # a copier publishes nothing
             node.has_requested = self._requests.request_milestones(held.holder, node.step, self._milestones(node))
         node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
@@ -249,7 +234,7 @@ class Run:
             self._done(node, "by another driver")
 
     def _is_committed(self, node: Node) -> bool:
-        return node.step.key not in self._force and self._records.find(node.step.key) is not None
+        return node.step.key not in self.force and self._records.find(node.step.key) is not None
 
     def _milestones(self, node: Node) -> tuple[int, ...]:
         """Return what an attempt is to publish: milestones on the way, then its own end."""
@@ -261,21 +246,21 @@ class Run:
     def _task(self, node: Node, epoch: int, records: Mapping[tuple[str, ...], Record] | None) -> Task:
         """Return a new attempt at a step; with no `records`, one that only names a failed start."""
         step = node.step
-        is_rerun = step.key in self._force and step.key in self._committed
+        is_rerun = step.key in self.force and step.key in self._committed
         on_the_way = earlier_milestones(step, self._committed) if is_rerun else self._on_the_way(node)
         return Task(
-            prefix=self._store.prefix,
+            prefix=self.store.prefix,
             name=step.name,
             kind=step.kind,
             digest=step.digest,
             milestone=step.until,
             identity=step.identity,
-            config=step.config if records is None else bound_config(step.config, records, self._store.url),
+            config=step.config if records is None else bound_config(step.config, records, self.store.url),
             resources=step.resources,
             attempt=new_attempt(),
             lease_epoch=epoch,
             provenance=self._provenance,
-            notice_seconds=self._notice_seconds,
+            notice_seconds=self.notice_seconds,
             wanted_milestones=on_the_way,
             old_requests=self._requests.old,
             is_in_background=step.background is not None,
@@ -285,13 +270,13 @@ class Run:
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]
         if outcome.status == "done":
-            self.on_started(outcome.task.key)  # the outcome of a short step arrives before its start
+            self.started(outcome.task.key)  # the outcome of a short step arrives before its start
             self._release_later(node)
             self._done(node, outcome.detail)
             if outcome.record is not None and outcome.record.warnings:
                 self.warned[node.step.name] = outcome.record
                 for warning in outcome.record.warnings:
-                    self._display.say(f"{node.step.name}: warning: {warning.text}")
+                    self.display.say(f"{node.step.name}: warning: {warning.text}")
             return
         failure = outcome.failure
         # The attempt may see its successor's claim at its commit, before the next heartbeat does.
@@ -301,7 +286,7 @@ class Run:
         if is_lost:
             self._frontier.move(node, "stopped" if self._is_stopping else "waiting")
             waits = "" if self._is_stopping else "; this driver waits for it"
-            self._display.event(node.step.name, "lost", f"another driver has taken the step over{waits}")
+            self.display.event(node.step.name, "lost", f"another driver has taken the step over{waits}")
         elif outcome.status != "failed" and node.stop_request is not None and not node.has_started:
             self._requests.stop_unstarted(node, node.stop_request)
         elif failure is not None:
@@ -310,14 +295,14 @@ class Run:
             self._retries.retry_or_fail(node, preemption(outcome), is_stopping=self._is_stopping)
         else:
             self._frontier.move(node, "stopped")
-            self._display.event(node.step.name, "stopped", outcome.kept if node.has_started else "before it started")
+            self.display.event(node.step.name, "stopped", outcome.kept if node.has_started else "before it started")
 
     def _done(self, node: Node, detail: str) -> None:
         self._release(node)
         self._frontier.commit(node.step.key)
-        self._on_committed(node.step.key)
+        self.on_committed(node.step.key)
         self._frontier.move(node, "done")
-        self._display.event(node.step.name, "done", detail)
+        self.display.event(node.step.name, "done", detail)
 
     def _block(self) -> None:
         """Mark the steps that can no longer run as blocked, so that the driver ends when the others have.
@@ -336,14 +321,14 @@ class Run:
                     node.obstacle = reason
                     state: State = "blocked" if node.step.background is None else "skipped"
                     self._frontier.move(node, state)
-                    self._display.event(node.step.name, state, reason)
+                    self.display.event(node.step.name, state, reason)
 
     def _find_new_commits(self) -> None:
         """Note records of other drivers, and of killed attempts whose commit the next lease holder carried out."""
         try:
             found = patiently(self._records.committed_keys) - self._committed
         except StoreError as error:
-            self._display.say(f"cannot see what other drivers have committed: {first_lines(error)}")
+            self.display.say(f"cannot see what other drivers have committed: {first_lines(error)}")
             return
         for key in found:
             self._frontier.commit(key)
@@ -378,20 +363,20 @@ class Run:
             return  # all steps have ended, and only the report is left
         if self._num_interrupts > 1 or not (self._has_started or self._is_closing):
             raise KeyboardInterrupt
-        self._backend.request_stop()
+        self.backend.request_stop()
         running = "running steps save their work; interrupt again to cancel them"
-        self._display.say(f"stopping: {running if self._frontier.running else 'no step is running'}")
+        self.display.say(f"stopping: {running if self._frontier.running else 'no step is running'}")
 
     def _close(self) -> None:
-        self._backend.close()
+        self.backend.close()
         self._release_ended()
         for node in list(self._frontier.running.values()):
             self._frontier.move(node, "stopped")
-            self._display.event(node.step.name, "stopped", "cancelled" if node.has_started else "before it started")
+            self.display.event(node.step.name, "stopped", "cancelled" if node.has_started else "before it started")
             self._release(node)
         self._leases.close()
 
     def _conclude(self) -> int:
-        for line in self._retries.report(self._command, self._command_to_force):
-            self._display.complain(line)
+        for line in self._retries.report(self.command, self.command_to_force):
+            self.display.complain(line)
         return 0 if all(node.state in ("done", "skipped") for node in self._nodes.values()) else 1

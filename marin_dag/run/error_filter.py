@@ -31,14 +31,14 @@ _hidden: tuple[str, ...] | None = None
 filters: "dict[subprocess.Popen[bytes], threading.Thread]" = {}
 
 
-def redact_standard_error() -> None:
+def redact_standard_error(*, again: bool = False) -> None:
     """Redact from now on what this process and its children write to standard error.
 
-    Call it again when this process may have learned of other secrets.
+    Call it `again` when this process may have learned of other secrets; without a filter, that does nothing.
     """
     global _original_error, _hidden
     secrets = known_secrets()
-    if _hidden == secrets:
+    if _hidden == secrets or (again and _hidden is None):
         return
     if _original_error is None:
         _original_error = os.dup(STANDARD_ERROR)
@@ -51,12 +51,6 @@ def redact_standard_error() -> None:
     filters[watched] = watcher
     watcher.start()
     _hidden = secrets
-
-
-def redact_standard_error_again() -> None:
-    """Let the filter hide the secrets of a config, if this process has a filter."""
-    if _hidden is not None:
-        redact_standard_error()
 
 
 def _start_filter(source: int, target: int, secrets: tuple[str, ...]) -> "subprocess.Popen[bytes]":

@@ -6,6 +6,7 @@ it. A reader that checks the bytes itself raises the audit event `CHECKED_BY_REA
 """
 
 import contextlib
+import dataclasses
 import functools
 import os
 import re
@@ -43,19 +44,19 @@ def inputs_in(config: object) -> list[Input[Any]]:
     return [item for _, item in references_in(config) if isinstance(item, Input)]
 
 
+@dataclasses.dataclass(eq=False)
 class _Watched:
     """An output while an attempt or shard reads it."""
 
-    def __init__(self, store: Store, output: InputOutput) -> None:
-        self.output = output
-        self.damage: dict[str, str] = {}
-        """The damage of each damaged file, by its path in the output."""
-        self._store = store
+    store: Store
+    output: InputOutput
+    damage: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The damage of each damaged file, by its path in the output."""
 
     @property
     def files(self) -> dict[str, FileEntry]:
         """The manifest by path; read when a first file of the output is opened."""
-        return _manifest(self._store.prefix, self.output.key, self.output.folder)
+        return _manifest(self.store.prefix, self.output.key, self.output.folder)
 
     def check(self, path: str) -> None:
         """Compare a file with the manifest, unless it was and has not changed since; note what differs."""
@@ -63,12 +64,12 @@ class _Watched:
         if entry is None:
             return
         where = f"{self.output.folder}/{path}"
-        url = self._store.url(where)
+        url = self.store.url(where)
         signature = _signature(url)
         if _checked.get(url) == (entry, signature):
             return
         try:
-            found = compare(entry, *patiently(lambda: self._store.checksum(where)))
+            found = compare(entry, *patiently(lambda: self.store.checksum(where)))
         except FileNotFoundError:  # the reader gets this error itself
             return
         if found is None:

@@ -50,10 +50,7 @@ class DriverHandler:
 
 @contextlib.contextmanager
 def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callable[[], object]]:
-    """Call `on_signal` for each signal inside the block; outside the main thread, which gets no signals, do nothing.
-
-    Yields a function that installs the handlers again, for after a library has installed its own.
-    """
+    """Call `on_signal` for each signal to the main thread inside the block; yield a function that installs it again."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return

@@ -45,10 +45,8 @@ class LineDisplay:
     """Display for logs and pipes; a context manager, entered while the driver runs."""
 
     def __init__(self, console: Console, errors: Console) -> None:
-        self._console = console
-        self._errors = errors
-        self._total = 0
-        self._done = 0
+        self._console, self._errors = console, errors
+        self._total = self._done = 0
         self._shown: set[str] = set()
         """Reasons to wait or to be blocked: each is shown once, because there may be thousands of steps."""
         self._last_line: dict[str, float] = {}

@@ -34,11 +34,7 @@ ALARMS = "alarms"
 
 
 def read_webhook(path: str) -> str:
-    """Return the URL in a file; a URL on the command line would be in the process list and in every record.
-
-    Raises:
-        UserError: the file cannot be read, or holds no URL.
-    """
+    """Return the URL in a file; a URL on the command line would be in the process list and in every record."""
     try:
         url = Path(path).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -54,13 +50,9 @@ def read_webhook(path: str) -> str:
 
 
 class Notifier:
-    """Sends notifications in their order, from a thread.
+    """Sends notifications in their order, from a thread; the URL is in no message, log or record.
 
-    Args:
-        url: the webhook, which is in no message, log or record.
-        pipeline: name of the pipeline.
-        prefix: where the outputs are.
-        warn: receives one line where a notification could not be sent.
+    `warn` gets one line where a notification could not be sent.
     """
 
     def __init__(self, url: str, *, pipeline: str, prefix: str, warn: Any) -> None:
@@ -70,26 +62,13 @@ class Notifier:
         self._thread.start()
 
     def send(self, event: str, step: str | None, text: str) -> None:
-        """Queue a notification.
-
-        Args:
-            event: "failed", "stopped", "alarm" or "finished".
-            step: the name of the step; None for the run as a whole.
-        """
+        """Queue a notification: "failed", "stopped", "alarm" or "finished"; `step` is None for the run as a whole."""
         subject = f"{self._pipeline}: {step}" if step else self._pipeline
         line = redact(f"{subject} {event}{': ' if text else ''}{text}")
-        if urllib.request.Request(self._url).host == SLACK_HOST:
-            body = {"text": line}
-        else:
-            body = {
-                "schema": SCHEMA,
-                "event": event,
-                "pipeline": self._pipeline,
-                "step": step or "",
-                "prefix": self._prefix,
-                "time": now(),
-                "text": line,
-            }
+        body = {"text": line}
+        if urllib.request.Request(self._url).host != SLACK_HOST:
+            body |= {"schema": SCHEMA, "event": event, "pipeline": self._pipeline, "step": step or ""}
+            body |= {"prefix": self._prefix, "time": now()}
         self._unsent.put(json.dumps(body).encode())
 
     def close(self) -> None:
@@ -100,13 +79,12 @@ class Notifier:
 
     def _send_all(self) -> None:
         while (body := self._unsent.get()) is not None:
-            problem = self._post(body)
-            if problem is not None:
+            if problem := self._post(body):
                 self._warn(f"a notification was not sent: {problem}")
 
-    def _post(self, body: bytes) -> str | None:
-        """Return why `body` could not be sent after all tries, or None."""
-        problem = None
+    def _post(self, body: bytes) -> str:
+        """Return why `body` could not be sent after all tries; "" if it was."""
+        problem = ""
         for pause_seconds in (*PAUSES_SECONDS, 0.0):
             request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
             try:
@@ -118,7 +96,7 @@ class Notifier:
             except (OSError, ValueError, http.client.HTTPException) as error:  # the text of the error may hold the URL
                 problem = f"the webhook does not answer ({type(error).__name__})"
             else:
-                return None
+                return ""
             time.sleep(pause_seconds)
         return problem
 

@@ -82,11 +82,9 @@ class AttemptRequests(_Polling):
             self._replies.append(write)
 
     def close(self, *, to_stop: str = "", to_others: str = "") -> None:
-        """End the thread and reply to what is pending.
+        """End the thread and reply to what is pending; "" leaves a request to the next attempt.
 
-        Args:
-            to_stop: reply to a stop; "" leaves it to the next attempt.
-            to_others: reply that declines all others; "" leaves them to the next attempt.
+        `to_others` declines all other requests than a stop.
         """
         if self._thread is None:
             return

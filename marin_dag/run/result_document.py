@@ -15,7 +15,6 @@ def result_document(name: str, wanted: type[BaseModel], result: object, prefix: 
     Raises:
         TypeError: it is no `wanted`, or JSON does not keep it as it is.
         ValueError: it holds the prefix, so that the same step would differ elsewhere.
-        UserError: it holds a secret.
     """
     if not isinstance(result, wanted):
         raise TypeError(f"{name}: returned {result!r}. Return a {wanted.__qualname__}, as the signature says.")
@@ -32,12 +31,7 @@ def result_document(name: str, wanted: type[BaseModel], result: object, prefix: 
 
 
 def json_data(value: Any, model: type[BaseModel] | None, name: str) -> Any:
-    """Return a pydantic model or a JSON value as JSON data.
-
-    Raises:
-        TypeError: JSON does not keep it as it is.
-        UserError: it holds a secret.
-    """
+    """Return a pydantic model or a JSON value as JSON data; raise TypeError if JSON does not keep it as it is."""
     try:
         data = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
         data = json.loads(json.dumps(data, allow_nan=False))  # pydantic writes null for an infinity

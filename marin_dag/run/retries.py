@@ -1,6 +1,7 @@
 """Retries: whether a step whose start or attempt failed is tried again, and when."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +11,6 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Failure, Records, first_lines
 from marin_dag.ledger.work_files import progress_mark
 from marin_dag.quantities import counted
-from marin_dag.run.failure import failure_of
 from marin_dag.run.frontier import ENDED, Frontier, Node
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.task import Outcome
@@ -30,35 +30,34 @@ class PreemptedError(Exception):
 
 
 def preemption(outcome: Outcome) -> Failure:
-    """Return the failure of an attempt that stopped without being asked to by its driver."""
     error = PreemptedError(f"stopped without a request of this driver (was its machine preempted?); {outcome.kept}")
-    return failure_of(outcome.task, error)
+    return outcome.task.failure_of(error)
 
 
 def headline(failure: Failure) -> str:
     return f"{failure.error_type}: {failure.error.splitlines()[0] if failure.error else ''}"
 
 
+@dataclasses.dataclass(eq=False)
 class Retries:
-    """The retries and failures of one driver. The pause before the second attempt, `back_off_seconds`, doubles."""
+    """The retries and failures of one driver."""
 
-    def __init__(self, store: Store, frontier: Frontier, display: LineDisplay, *, back_off_seconds: float) -> None:
-        self._store = store
-        self._records = Records(store)
-        self._frontier = frontier
-        self._display = display
-        self._back_off_seconds = back_off_seconds
-        self.failures: dict[str, Failure] = {}
-        """Failures of the steps that will not be retried, by key."""
+    store: Store
+    frontier: Frontier
+    display: LineDisplay
+    back_off_seconds: float
+    """The pause before the second attempt; it doubles."""
+    failures: dict[str, Failure] = dataclasses.field(default_factory=dict)
+    """Failures of the steps that will not be retried, by key."""
 
     def postpone(self, node: Node, error: Exception) -> bool:
         """Return whether to start a step again after a pause because the store did not answer; costs no attempt."""
         if not is_transient(error) or node.num_postponed >= STARTS_POSTPONED:
             return False
-        delay = min(self._back_off_seconds * 2**node.num_postponed, LONGEST_PAUSE_SECONDS)
+        delay = min(self.back_off_seconds * 2**node.num_postponed, LONGEST_PAUSE_SECONDS)
         node.num_postponed += 1
         node.not_before = time.monotonic() + delay
-        self._display.event(node.step.name, "waiting", f"{delay:g} s for the store: {first_lines(error)}")
+        self.display.event(node.step.name, "waiting", f"{delay:g} s for the store: {first_lines(error)}")
         return True
 
     def retry_or_fail(self, node: Node, failure: Failure, *, is_stopping: bool) -> None:
@@ -70,11 +69,11 @@ class Retries:
         failure = failure.model_copy(update={"progress": mark})
         if failure.is_transient and node.num_without_progress < ATTEMPTS_WITHOUT_PROGRESS and not is_stopping:
             self._record(failure)
-            delay = self._back_off_seconds * 2 ** (node.num_without_progress - 1)
+            delay = self.back_off_seconds * 2 ** (node.num_without_progress - 1)
             node.not_before = time.monotonic() + delay
-            self._frontier.move(node, "waiting")
+            self.frontier.move(node, "waiting")
             log = self._log_of(failure, "; log: ")
-            self._display.event(node.step.name, "retrying", f"in {delay:g} s after {headline(failure)}{log}")
+            self.display.event(node.step.name, "retrying", f"in {delay:g} s after {headline(failure)}{log}")
             return
         if failure.is_transient and node.num_without_progress >= ATTEMPTS_WITHOUT_PROGRESS:
             text = f"{failure.error}\ncrash loop: {node.num_without_progress} attempts in a row made no progress"
@@ -85,14 +84,14 @@ class Retries:
         """Record the failure of a step that will not be retried."""
         if not failure.progress:  # it could not be started
             failure = failure.model_copy(update={"progress": self._progress_mark(node.step)})
-        self._frontier.move(node, "failed")
+        self.frontier.move(node, "failed")
         self.failures[node.step.key] = failure
-        self._display.event(node.step.name, "failed", headline(failure))
+        self.display.event(node.step.name, "failed", headline(failure))
         self._record(failure)
 
     def report(self, command: str, command_to_force: Callable[[str], str]) -> Iterator[str]:
         """Yield each failure, how many steps are not done, and the commands to continue; nothing if all are done."""
-        nodes = {node.step.key: node for node in self._frontier.nodes}
+        nodes = {node.step.key: node for node in self.frontier.nodes}
         for key, failure in self.failures.items():
             node = nodes[key]
             attempts = f" ({node.num_attempts} attempts)" if node.num_attempts > 1 else ""
@@ -116,20 +115,20 @@ class Retries:
 
     def _log_of(self, failure: Failure, prefix: str) -> str:
         with contextlib.suppress(StoreError):
-            if self._store.exists(failure.log_path):  # not if the attempt never started
-                return f"{prefix}{self._store.url(failure.log_path)}"
+            if self.store.exists(failure.log_path):  # not if the attempt never started
+                return f"{prefix}{self.store.url(failure.log_path)}"
         return ""
 
     def _progress_mark(self, step: Step[Any]) -> str:
         """Return the progress mark of a step; "" if the store does not answer."""
         try:
-            return patiently(lambda: progress_mark(self._store, step.digest, step.kind.resumes_at))
+            return patiently(lambda: progress_mark(self.store, step.digest, step.kind.resumes_at))
         except StoreError as error:
-            self._display.say(f"{step.name}: cannot see what the attempt left to resume from: {first_lines(error)}")
+            self.display.say(f"{step.name}: cannot see what the attempt left to resume from: {first_lines(error)}")
             return ""
 
     def _record(self, failure: Failure) -> None:
         try:
-            self._records.record_failure(failure)
+            Records(self.store).record_failure(failure)
         except StoreError as error:  # a full disk is often the failure itself, which the user has seen
-            self._display.complain(f"this failure could not be recorded: {error}")
+            self.display.complain(f"this failure could not be recorded: {error}")

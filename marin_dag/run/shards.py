@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import json
 import logging
-import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -92,9 +91,9 @@ class ShardMap:
     function: Callable[[Any, str], Any]
     items: Sequence[Any]
     log: logging.Logger
-    inputs: tuple[InputOutput, ...] = ()
+    inputs: tuple[InputOutput, ...]
     """The outputs that the step reads, whose files a shard checks when it opens them."""
-    usage: Usage | None = None
+    usage: Usage
     """Gets what the shards read."""
 
     def __post_init__(self) -> None:
@@ -151,9 +150,8 @@ class ShardMap:
             finished(index)
         if len(shards) < len(self.items):
             raise StepStopped(f"{self.name}: {len(shards):,} of {len(self.items):,} finished")
-        if self.usage is not None:
-            for shard in shards.values():
-                self.usage.add(shard.used)
+        for shard in shards.values():
+            self.usage.add(shard.used)
         files = [
             entry.model_copy(update={"path": f"{self.name}/{index:05d}/{entry.path}"})
             for index in range(len(self.items))
@@ -170,7 +168,7 @@ class ShardMap:
             self.items[index],
             self._closures[index],
             self.inputs,
-            time.time() if self.usage is None else self.usage.began,
+            self.usage.began,
         )
 
     def _take_over(self) -> dict[int, Shard]:
@@ -242,7 +240,6 @@ class _Function:
         return json_data(value, self._model, self.name)
 
     def from_json(self, data: Any) -> Any:
-        """Return the value of JSON data that `to_json` made."""
         if self._model is None:
             return data
         try:

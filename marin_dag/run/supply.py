@@ -5,6 +5,7 @@ Only sums over all machines are compared. A step that fits the sum but no single
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,15 +13,16 @@ from marin_dag.errors import UserError, listed
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, is_gang
 
 MAX_NAMES = 3
+NICENESS = 19
+"""The lowest priority, for steps in the background. Ray's own workers have niceness 15, and so get 2.4 times the share
+of a busy core."""
 SHOWN = ("CPU", "GPU", "TPU")
 
 
 def check_one_machine(wanted: Mapping[str, Resources], has: Mapping[str, float] | None) -> None:
-    """Raise UserError for steps that a single machine can never run.
+    """Raise UserError for steps, by name, that a single machine can never run.
 
-    Args:
-        wanted: what each step asks for, by its name.
-        has: what the machine has, by Ray's names; None if any step but a gang can run there.
+    `has` is what it has, by Ray's names; None if any step but a gang can run there.
     """
     lacking = {
         name: asked for name, asked in wanted.items() if is_gang(asked) or (has is not None and _lacks(asked, has))
@@ -70,6 +72,15 @@ def _shown(has: Mapping[str, float]) -> str:
     counted += [f"{has[name]:g} x {name.removeprefix('TPU-').removesuffix('-head')}" for name in slices]
     kinds = [name.partition(":")[2] for name in sorted(has) if name.startswith("accelerator_type:")]
     return ", ".join(counted + kinds) or "nothing"
+
+
+def lower_process_priority() -> None:
+    """Lower the priority of all threads of this process for good; only Linux has a priority for each thread."""
+    if sys.platform != "linux":
+        return
+    for thread in (int(entry.name) for entry in Path("/proc/self/task").iterdir()):
+        with contextlib.suppress(ProcessLookupError):  # a thread may end meanwhile
+            os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
 
 
 def usable_cpus(root: Path = Path("/")) -> int:

@@ -10,9 +10,13 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step, StepKind
+from marin_dag.ledger.damage import DamagedInputError
 from marin_dag.ledger.progress import Progress
-from marin_dag.ledger.provenance import Provenance
-from marin_dag.ledger.records import Failure, Record
+from marin_dag.ledger.provenance import Provenance, now
+from marin_dag.ledger.records import Failure, Record, attempt_path, first_lines
+from marin_dag.store.redact import redact
+from marin_dag.store.retry import is_transient
+from marin_dag.store.store import explain_os_error, limit_met
 from marin_dag.values.walk import replace_references
 
 
@@ -45,6 +49,21 @@ class Task:
     @property
     def key(self) -> str:
         return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
+
+    def failure_of(self, error: BaseException) -> Failure:
+        """Return the record of this attempt if it ended with `error`."""
+        folder, limit = attempt_path(self.name, self.digest, self.attempt), limit_met(error)
+        return Failure(
+            key=self.key,
+            name=self.name,
+            attempt=self.attempt,
+            error_type=type(error).__qualname__,
+            error=first_lines(error) if limit is None else redact(explain_os_error(limit, limit.filename or folder)),
+            log_path=f"{folder}.log",
+            is_transient=is_transient(error),
+            finished=now(),
+            steps_to_force=error.steps_to_force if isinstance(error, DamagedInputError) else (),
+        )
 
 
 def bound_config(config: BaseModel, records: Mapping[tuple[str, ...], Record], url: Callable[[str], str]) -> BaseModel:
@@ -97,17 +116,30 @@ class Outcome:
         return f"{kept}: {self.stopped_at}" if self.stopped_at else kept
 
 
-class Channel(Protocol):
-    """Messages between a running step and its driver."""
+class Listener(Protocol):
+    """The driver, as a backend sees it."""
+
+    def started(self, key: str) -> None:
+        """Handle that a step has its resources and has started."""
 
     def report(self, key: str, progress: Progress) -> None:
-        """Report how far the step is."""
+        """Handle the progress of a step."""
 
     def published(self, key: str) -> None:
-        """Report that a milestone is committed, so that steps that wait for it may start."""
+        """Handle that a milestone is committed, so that steps that wait for it may start."""
 
-    def warn(self, text: str) -> None:
-        """Show a line, which names its step, in the terminal."""
+    def say(self, text: str) -> None:
+        """Show a message of the backend, or a warning of a step that the text names."""
+
+
+class Channel(Protocol):
+    """The driver, as a running step sees it: see Listener."""
+
+    def report(self, key: str, progress: Progress) -> None: ...
+
+    def published(self, key: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
 
     def stop_requested(self) -> bool:
         """Return whether to save and leave."""
@@ -121,27 +153,9 @@ class FanOut(Protocol):
     ) -> Iterator[int]:
         """Run each call, at most `in_flight` at once; yield the index of each as it ends.
 
-        No call starts after `stop_requested` returns True or a call has failed for good.
-
-        Raises:
-            The first error of a call that retries did not fix, when all calls in flight have ended.
+        No call starts after `stop_requested` returns True or a call has failed for good. The first error that retries
+        did not fix is raised when all calls in flight have ended.
         """
-
-
-class Listener(Protocol):
-    """The driver, as a backend sees it."""
-
-    def on_started(self, key: str) -> None:
-        """Handle that a step has its resources and has started."""
-
-    def on_progress(self, key: str, progress: Progress) -> None:
-        """Handle the progress of a step."""
-
-    def on_published(self, key: str) -> None:
-        """Handle that a milestone is committed."""
-
-    def on_message(self, text: str) -> None:
-        """Show a message of the backend, or a warning of a step that the text names."""
 
 
 class Backend(Protocol):
@@ -153,11 +167,7 @@ class Backend(Protocol):
     """How many tasks with the same resources it submits, so that steps waiting for chips hold up none on CPUs."""
 
     def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
-        """Prepare for steps, by name, with these resources.
-
-        Raises:
-            UserError: the backend can never have some of the resources. No step starts then.
-        """
+        """Prepare for steps, by name, with these resources; raise UserError if it can never have some of them."""
 
     def submit(self, task: Task) -> None:
         """Submit a task."""

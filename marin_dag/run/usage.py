@@ -7,7 +7,6 @@ closure, paths that the config names, inputs, and the files of the machine.
 The hook does not see files that a native library opens, or modules that the worker had imported before.
 """
 
-import collections
 import contextlib
 import functools
 import importlib.util
@@ -55,12 +54,9 @@ class Used(BaseModel, frozen=True, extra="forbid"):
 
 
 class Usage:
-    """The uses of one attempt or shard.
+    """The uses of one attempt or shard, whose arguments are `values`; the files that these name are covered.
 
-    Args:
-        values: the arguments of the attempt or shard; the digest covers the files that a text in them names.
-        prefix: the prefix of the outputs.
-        began: start of the attempt in seconds since 1970; the attempt itself made all files that are newer.
+    `began` is its start in seconds since 1970; the attempt itself made all files that are newer.
     """
 
     def __init__(self, values: Iterable[object], prefix: str, began: float) -> None:
@@ -94,7 +90,6 @@ class Usage:
         return other is None or not other.is_alive()  # Python reuses the identifiers of threads
 
     def add(self, used: Used) -> None:
-        """Add what a shard has used, maybe on another machine."""
         self._of_shards.update(used.files)
         self.programs.update(used.programs)
         self.variables.update(used.variables)
@@ -108,12 +103,7 @@ class Usage:
         return Used(files=sorted(files), programs=programs, variables=sorted(self.variables - _set_here))
 
     def uncovered(self, function: Any, values: tuple[object, ...]) -> tuple[str, ...]:
-        """Return a readable line for each use that the digest of a step does not cover.
-
-        Args:
-            function: the step function.
-            values: the arguments of `function`.
-        """
+        """Return a readable line for each use that the digest of a step with these values does not cover."""
         used = self.used()
         lines = [f"environment variable {name}" for name in used.variables]
         if used.files or used.programs:  # false for most steps, and the closure is slow
@@ -131,7 +121,6 @@ class Usage:
 
 
 def uncovered_text(lines: Iterable[str]) -> str:
-    """Return one line about the uncovered uses, without the name of the step."""
     return f"read what its digest does not cover, so a change of it goes unseen: {listed(list(lines), MAX_NAMED)}"
 
 
@@ -142,25 +131,19 @@ _set_here: set[str] = set()
 
 
 class _Copying(threading.local):
-    """The reads of a copy of the environment: all names in their order, after an iteration over all names."""
-
-    def __init__(self) -> None:
-        self._expected: collections.deque[str] = collections.deque()
-
-    def expect(self, names: list[str]) -> None:
-        """Take the names of an iteration, which `dict(os.environ)` reads next."""
-        self._expected = collections.deque(names)
-
-    def is_next(self, name: str) -> bool:
-        """Return whether a read is the next one of a copy; any other read ends the copy."""
-        if self._expected and self._expected[0] == name:
-            self._expected.popleft()
-            return True
-        self._expected.clear()
-        return False
+    names: Iterator[str] = iter(())
+    """What a copy such as `dict(os.environ)` reads next: all names in their order, after an iteration over them."""
 
 
 _copying = _Copying()
+
+
+def _is_copied(name: str) -> bool:
+    """Return whether a read is the next one of a copy; any other read ends the copy."""
+    if next(_copying.names, None) == name:
+        return True
+    _copying.names = iter(())
+    return False
 
 
 class _Environment(os._Environ):
@@ -168,7 +151,7 @@ class _Environment(os._Environ):
 
     def __getitem__(self, key: str) -> str:
         usage = _usage_of_thread()
-        if not _copying.is_next(key) and usage is not None:
+        if not _is_copied(key) and usage is not None:
             frame = sys._getframe(1)
             while frame.f_back is not None and frame.f_globals.get("__name__") in (
                 "os",
@@ -189,7 +172,7 @@ class _Environment(os._Environ):
 
     def __iter__(self) -> Iterator[str]:
         names = list(super().__iter__())
-        _copying.expect(names)  # a copy is for a process that the step starts
+        _copying.names = iter(names)  # a copy is for a process that the step starts
         return iter(names)
 
 
@@ -204,10 +187,8 @@ def _names_the_environment(frame: FrameType) -> bool:
 
 def _usage_of_thread() -> Usage | None:
     """Return the innermost attempt or shard, if the calling thread belongs to it."""
-    with contextlib.suppress(IndexError):  # it has ended meanwhile: a thread of a step may outlive the step
-        if _active and _active[-1].has_thread():
-            return _active[-1]
-    return None
+    active = _active[-1:]  # a copy: another thread may end the attempt meanwhile
+    return active[0] if active and active[0].has_thread() else None
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,12 +1,12 @@
 """CloudStore: what the stores on a cloud service share: addresses, first contact, errors with their fix."""
 
+import contextlib
 import socket
 import urllib.parse
 import urllib.request
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from marin_dag.store.redact import redact
@@ -28,11 +28,14 @@ class CloudStore(Store):
 
     max_records_checked = 512
     service: ClassVar[str]
+    errors: ClassVar[tuple[type[Exception], ...]]
+    """Errors of the client."""
     way_there: ClassVar[str]
     """Things for the user to check when the service cannot be reached."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix.rstrip("/")
+        self._in_contact = False
         self._root = self.prefix.partition("://")[2]
         self._bucket, _, folder = self._root.partition("/")
         self._folder = f"{folder}/" if folder else ""
@@ -52,15 +55,29 @@ class CloudStore(Store):
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
             yield from (found for found in pool.map(read, paths) if found is not None)
 
-    @abstractmethod
-    def _explained(self, path: str) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
         """Make contact if there was none yet; turn errors of the client into a StoreError with the fix."""
+        try:
+            if not self._in_contact:
+                self._make_contact()
+                self._in_contact = True
+            yield
+        except FileNotFoundError:
+            raise
+        except self.errors as error:
+            raise self._explanation(f"{self.prefix}/{path}", error) from error
+
+    @abstractmethod
+    def _make_contact(self) -> None:
+        """Make the first request; raise StoreError if the bucket does not exist."""
+
+    @abstractmethod
+    def _explanation(self, url: str, error: Exception) -> Exception:
+        """Return an error of the client as a StoreError with the fix, or as FileNotFoundError."""
 
     def _check_network(self, address: str) -> None:
-        """Raise StoreError if the host of `address` does not resolve.
-
-        The clients look for credentials for 15 seconds before they notice that there is no network.
-        """
+        """Raise StoreError if the host of `address` does not resolve; a client would take 15 seconds to notice."""
         if urllib.request.getproxies():  # the proxy resolves names
             return
 

@@ -4,7 +4,6 @@ import base64
 import contextlib
 import datetime
 import functools
-import io
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ from google.cloud import storage
 from marin_dag.store.cloud import CREATOR, FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import TRANSIENT_CODES, is_transient
-from marin_dag.store.store import Entry, ExplainedFile, Store, StoreError, checked
+from marin_dag.store.store import Entry, Store, StoreError, checked
 
 ADDRESS = "https://storage.googleapis.com"
 EMULATOR = "STORAGE_EMULATOR_HOST"
@@ -64,6 +63,15 @@ class GcsStore(CloudStore):
     """A store at `gs://bucket/folder`."""
 
     service = "Cloud Storage"
+    errors = (
+        google.api_core.exceptions.GoogleAPIError,
+        google.auth.exceptions.GoogleAuthError,
+        google.cloud.storage.exceptions.InvalidResponse,
+        google.cloud.storage.exceptions.DataCorruption,
+        requests.exceptions.RequestException,
+        ConnectionError,
+        TransferError,
+    )
     delete_tool = "gcloud storage rm"
     way_there = "the network and the proxy"
 
@@ -127,30 +135,31 @@ class GcsStore(CloudStore):
         with self._explained(path):
             return bool(self._blob(path).exists(timeout=_timeout(), retry=RETRY))
 
-    def open(self, path: str, mode: str = "rb") -> ExplainedFile:
-        explained = functools.partial(self._explained, path)
-        with explained():
+    def blocks(self, path: str, start: int = 0) -> Iterator[bytes]:
+        with self._explained(path):
             blob = self._blob(path)
-            if mode == "wb":
-                return ExplainedFile(_writer(blob), explained)
             blob.reload(timeout=_timeout(), retry=RETRY)  # from now on requests name this generation of the object
-            reader = _Reader(functools.partial(self._range, blob), blob.size)
-            return ExplainedFile(cast(Any, io.BufferedReader(reader, BLOCK_IN_BYTES)), explained)
+            for first in range(start, blob.size, BLOCK_IN_BYTES):
+                yield self._range(blob, first, min(BLOCK_IN_BYTES, blob.size - first))
 
     def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
-        with self._explained(path), _writer(self._blob(path)) as file:
-            for block in blocks:
-                file.write(block)
+        with self._explained(path), self._writer(path) as file:
+            file.writelines(blocks)
+
+    def _writer(self, path: str) -> Any:
+        """Return a file whose object exists when it is closed, and never if its block ends by an error."""
+        timeout = _timeout(BLOCK_IN_BYTES)
+        return self._blob(path).open("wb", chunk_size=BLOCK_IN_BYTES, checksum="crc32c", timeout=timeout, retry=RETRY)
 
     def copy(self, source: str, target: str) -> None:
         self._rewrite(self, source, target)
 
-    def can_copy_from(self, other: Store) -> bool:
-        return isinstance(other, GcsStore)
-
-    def copy_from(self, other: Store, path: str) -> None:
-        assert isinstance(other, GcsStore)
+    def copy_from(self, other: Store, path: str, check: Callable[[int, str], object]) -> bool:
+        if not isinstance(other, GcsStore):
+            return False
+        check(*other.settle(path))
         self._rewrite(other, path, path)
+        return True
 
     def settle(self, path: str) -> tuple[int, str]:
         with self._explained(path):
@@ -173,7 +182,7 @@ class GcsStore(CloudStore):
                 raise TransferError(f"{blob.name}: {len(data)} bytes came of the {length} from {start} on")
             return data
 
-        return RETRY(download)() if length else b""
+        return RETRY(download)()
 
     def _download(self, blob: storage.Blob, **kwargs: Any) -> bytes:
         checksum = None if kwargs else "crc32c"  # the checksum that the store sends is that of the whole object
@@ -189,21 +198,11 @@ class GcsStore(CloudStore):
         assert self._client is not None
         return self._client
 
-    @contextlib.contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
-        url = f"{self.prefix}/{path}"
-        try:
-            if self._client is None:
-                self._client = self._make_contact()
-            yield
-        except google.api_core.exceptions.RetryError as error:
-            raise self._explanation(url, error.cause) from error
-        except google.api_core.exceptions.NotFound as error:
-            raise FileNotFoundError(url) from error
-        except PASSED_ON as error:
-            raise self._explanation(url, error) from error
-
-    def _explanation(self, url: str, error: BaseException) -> StoreError:
+    def _explanation(self, url: str, error: Exception) -> Exception:
+        if isinstance(error, google.api_core.exceptions.RetryError):
+            error = error.cause
+        if isinstance(error, google.api_core.exceptions.NotFound):
+            return FileNotFoundError(url)
         if isinstance(error, google.auth.exceptions.GoogleAuthError) and not error.retryable:
             return StoreError(f"{url}: {first_line(error)}. {LOG_IN}.")
         code = getattr(error, "code", None)
@@ -217,10 +216,10 @@ class GcsStore(CloudStore):
             is_transient=code in TRANSIENT_CODES,
         )
 
-    def _make_contact(self) -> storage.Client:
+    def _make_contact(self) -> None:
         emulator = os.environ.get(EMULATOR, "")
         self._check_network(emulator or ADDRESS)
-        client = _client_of(emulator, os.getpid())
+        client = self._client = _client_of(emulator, os.getpid())
         try:
             timeout = FIRST_CONTACT_TIMEOUT_SECONDS
             list(client.list_blobs(self._bucket, max_results=1, timeout=timeout, retry=RETRY.with_timeout(timeout)))
@@ -229,19 +228,6 @@ class GcsStore(CloudStore):
                 f"{self.prefix}: there is no bucket {self._bucket}. Make it (`gcloud storage buckets create "
                 f"gs://{self._bucket}`) or name another."
             ) from error
-        return client
-
-
-PASSED_ON = (
-    google.api_core.exceptions.GoogleAPIError,
-    google.auth.exceptions.GoogleAuthError,
-    google.cloud.storage.exceptions.InvalidResponse,
-    google.cloud.storage.exceptions.DataCorruption,
-    requests.exceptions.RequestException,
-    ConnectionError,
-    TransferError,
-)
-"""Errors of the client that become a StoreError."""
 
 
 @functools.cache
@@ -251,39 +237,6 @@ def _client_of(emulator: str, process: int) -> storage.Client:
     # More threads than the client's pool holds connections are no reason to warn.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     return storage.Client.create_anonymous_client() if emulator else storage.Client(project=None)
-
-
-class _Reader(io.RawIOBase):
-    """An object as a file, read range by range; each range has its announced size."""
-
-    def __init__(self, read_range: Callable[[int, int], bytes], size: int) -> None:
-        self._read_range, self._size, self._position = read_range, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._read_range(self._position, max(0, min(len(buffer), self._size - self._position)))
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def readall(self) -> bytes:
-        data = self._read_range(self._position, max(0, self._size - self._position))
-        self._position += len(data)
-        return data
-
-
-def _writer(blob: storage.Blob) -> Any:
-    """Return a file whose object exists when it is closed, and never if its block ends by an error."""
-    return blob.open("wb", chunk_size=BLOCK_IN_BYTES, checksum="crc32c", timeout=_timeout(BLOCK_IN_BYTES), retry=RETRY)
 
 
 def _upload(blob: storage.Blob, data: bytes, *, if_generation_match: int | None = None) -> None:

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-import google_crc32c
-
 from marin_dag.store.retry import TRANSIENT_NUMBERS
-from marin_dag.store.store import CHECKSUM_BLOCK_IN_BYTES, Entry, Store, StoreError, checked, explain_os_error
+from marin_dag.store.store import BLOCK_IN_BYTES, Entry, Store, StoreError, checked, checksum_of, explain_os_error
 
 # Includes files that NFS or a desktop leaves. No other name is hidden: a step's own `.tmp-something` is output.
 TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]{32}|\.nfs[0-9a-f]{8,}|\.DS_Store")
@@ -56,22 +54,19 @@ class LocalStore(Store):
                         "records. Pass a --prefix on a local disk, on NFS, or gs://."
                     ) from error
                 raise
-            _flush_folders(target.parent, *changed)
+            _flush(target.parent, *changed)
             return True
 
     def _create_empty(self, path: str) -> bool:
         """Create a file that is whole as soon as it has a name, so that it needs no temporary one."""
         target = self._root / checked(path)
         with _explained(target):
-            changed = _make_folder(target.parent)
             try:
-                target.open("xb").close()
+                file, changed = _new_file(target)
             except FileExistsError:
                 return False
-            except FileNotFoundError:  # another process deleted the empty folder
-                changed = _make_folder(target.parent)
-                target.open("xb").close()
-            _flush_folders(target.parent, *changed)
+            file.close()
+            _flush(target.parent, *changed)
             return True
 
     def write(self, path: str, data: bytes) -> None:
@@ -91,17 +86,17 @@ class LocalStore(Store):
     def exists(self, path: str) -> bool:
         return (self._root / checked(path)).is_file()
 
-    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+    def blocks(self, path: str, start: int = 0) -> Iterator[bytes]:
         target = self._root / checked(path)
-        with _explained(target):
-            if mode == "wb":
-                _flush_folders(*_make_folder(target.parent))
-            return target.open(mode)
+        with _explained(target), target.open("rb") as file:
+            file.seek(start)
+            while block := file.read(BLOCK_IN_BYTES):
+                yield block
 
     def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
         with self._temporary(path, blocks) as (temporary, target, changed):
             temporary.replace(target)
-            _flush_folders(target.parent, *changed)
+            _flush(target.parent, *changed)
 
     def sweep(self, folder: str) -> None:
         with _explained(base := self._root / checked(folder)):
@@ -112,20 +107,18 @@ class LocalStore(Store):
     def copy(self, source: str, target: str) -> None:
         link = self._root / checked(target)
         with _explained(link):
-            _flush_folders(*_make_folder(link.parent))
+            _flush(*_make_folder(link.parent))
             os.link(self._root / checked(source), link)
 
     def make_folder(self, path: str, *, is_durable: bool = False) -> str:
         with _explained(target := self._root / checked(path)):
             changed = _make_folder(target)
             if is_durable:
-                _flush_folders(*changed)
+                _flush(*changed)
         return str(target)
 
     def checksum(self, path: str) -> tuple[int, str]:
-        target = self._root / checked(path)
-        with _explained(target), target.open("rb") as file:
-            return _checksum(file)
+        return checksum_of(self.blocks(path))
 
     def settle(self, path: str) -> tuple[int, str]:
         target = self._root / checked(path)
@@ -136,32 +129,20 @@ class LocalStore(Store):
             )
         if target.exists() and not target.is_file():  # opening a pipe would wait for a writer
             raise StoreError(f"{target}: a pipe, a socket or a device. An output must contain files only; remove it.")
-        with _explained(target), target.open("rb") as file:
-            found = _checksum(file)
-            os.fsync(file.fileno())
-            # Flush the parent folders, which the step made: a power cut would forget them with their contents.
-            folder = target.parent
-            while folder.is_relative_to(self._root):
-                _flush_folders(folder)
-                folder = folder.parent
+        found = checksum_of(self.blocks(path))
+        with _explained(target):
+            # With the parent folders, which the step made: a power cut would forget them with their contents.
+            _flush(target, *(folder for folder in target.parents if folder.is_relative_to(self._root)))
         return found
 
     @contextlib.contextmanager
     def _temporary(self, path: str, blocks: Iterable[bytes]) -> Iterator[tuple[Path, Path, tuple[Path, ...]]]:
-        """Yield a flushed file with `blocks` beside `path`, the target path, and the folders still to be flushed.
-
-        A killed process leaves the file under a name that no listing shows; see `sweep`.
-        """
+        """Yield a flushed file with `blocks` beside `path`, the target path, and the folders still to be flushed."""
         target = self._root / checked(path)
         temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
         with _explained(target):
-            changed = _make_folder(target.parent)
+            file, changed = _new_file(temporary)
             try:
-                try:
-                    file = temporary.open("xb")
-                except FileNotFoundError:  # another process deleted the empty folder
-                    changed = _make_folder(target.parent)
-                    file = temporary.open("xb")
                 with file:
                     file.writelines(blocks)
                     if file.tell():  # an empty file has only its name, which is in the folder
@@ -170,14 +151,6 @@ class LocalStore(Store):
                 yield temporary, target, changed
             finally:
                 temporary.unlink(missing_ok=True)
-
-
-def _checksum(file: IO[bytes]) -> tuple[int, str]:
-    checksum, size = google_crc32c.Checksum(), 0
-    while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
-        checksum.update(block)
-        size += len(block)
-    return size, checksum.digest().hex()
 
 
 def _walk(folder: Path, entries: list[Entry], skip: int, beginning: str = "") -> None:
@@ -198,6 +171,16 @@ def _walk(folder: Path, entries: list[Entry], skip: int, beginning: str = "") ->
                 entries.append(Entry(child.path[skip:], status.st_size, status.st_mtime))
 
 
+def _new_file(path: Path) -> tuple[IO[bytes], tuple[Path, ...]]:
+    """Open a new file; return it with the changed folders, as `_make_folder` does."""
+    changed = _make_folder(path.parent)
+    try:
+        return path.open("xb"), changed
+    except FileNotFoundError:  # another process deleted the empty folder
+        changed = _make_folder(path.parent)
+        return path.open("xb"), changed
+
+
 def _make_folder(folder: Path) -> tuple[Path, ...]:
     """Create a folder and its parents; return the changed folders, deepest first, which are still to be flushed.
 
@@ -216,9 +199,9 @@ def _make_folder(folder: Path) -> tuple[Path, ...]:
     return (folder.parent, *changed)
 
 
-def _flush_folders(*folders: Path) -> None:
-    for folder in folders:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _flush(*paths: Path) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

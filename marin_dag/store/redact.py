@@ -178,7 +178,6 @@ class RedactingStream:
         self._stream.flush()
 
     def write(self, text: str) -> int:
-        """Write text; each line appears when it is complete, and the last one at the end of the block."""
         self._lines.write(text)
         return len(text)
 

@@ -4,8 +4,6 @@ Create-only is `If-None-Match: *`. Some servers ignore it, and there two runs wo
 the first create tests the server, and refuses it if the condition has no effect.
 """
 
-import contextlib
-import functools
 import random
 import time
 import uuid
@@ -14,13 +12,12 @@ from typing import Any
 
 import botocore.exceptions
 import fsspec.asyn
-import google_crc32c
 import s3fs
 
 from marin_dag.store.cloud import CREATOR, FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import TRANSIENT_CODES
-from marin_dag.store.store import CHECKSUM_BLOCK_IN_BYTES, Entry, ExplainedFile, StoreError, checked
+from marin_dag.store.store import BLOCK_IN_BYTES, Entry, StoreError, checked, checksum_of
 
 PROBE = "conditional-write-probe"
 CONFLICT_PAUSES_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -33,13 +30,13 @@ class S3Store(CloudStore):
     """A store at `s3://bucket/folder`. Address and credentials come from where AWS's own tools take them."""
 
     service = "S3"
+    errors = (botocore.exceptions.BotoCoreError, fsspec.asyn.FSTimeoutError, OSError)
     delete_tool = "aws s3 rm"
     way_there = "the network, the proxy and AWS_ENDPOINT_URL"
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix)
         self._fs = s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=REQUESTS)
-        self._in_contact = False
         self._is_create_only = False
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
@@ -80,10 +77,11 @@ class S3Store(CloudStore):
                 return False
             return True
 
-    def open(self, path: str, mode: str = "rb") -> ExplainedFile:
-        explained = functools.partial(self._explained, path)
-        with explained():
-            return ExplainedFile(self._fs.open(self._path(path), mode), explained)
+    def blocks(self, path: str, start: int = 0) -> Iterator[bytes]:
+        with self._explained(path), self._fs.open(self._path(path), cache_type="readahead") as file:
+            file.seek(start)
+            while block := file.read(BLOCK_IN_BYTES):
+                yield block
 
     def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
         with self._explained(path):
@@ -103,12 +101,7 @@ class S3Store(CloudStore):
 
     def settle(self, path: str) -> tuple[int, str]:
         # S3 keeps no CRC32C of an object that was uploaded in parts, so its bytes are read.
-        checksum, size = google_crc32c.Checksum(), 0
-        with self._explained(path), self._fs.open(self._path(path), cache_type="readahead") as file:
-            while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
-                checksum.update(block)
-                size += len(block)
-        return size, checksum.digest().hex()
+        return checksum_of(self.blocks(path))
 
     def _create(self, path: str, data: bytes) -> bool:
         # botocore repeats a request whose reply was lost, and the second then meets the object of the first.
@@ -153,18 +146,6 @@ class S3Store(CloudStore):
     def _path(self, path: str) -> str:
         return f"{self._root}/{checked(path)}"
 
-    @contextlib.contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
-        url = f"{self.prefix}/{path}"
-        try:
-            if not self._in_contact:
-                self._make_contact()
-            yield
-        except FileNotFoundError:
-            raise
-        except (botocore.exceptions.BotoCoreError, fsspec.asyn.FSTimeoutError, OSError) as error:
-            raise self._explanation(url, error) from error
-
     def _explanation(self, url: str, error: Exception) -> StoreError:
         is_login = isinstance(
             error, (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError)
@@ -196,11 +177,9 @@ class S3Store(CloudStore):
                 f"{self.prefix}: there is no bucket {self._bucket}. Make it (`aws s3 mb s3://{self._bucket}`) or name "
                 "another."
             ) from error
-        self._in_contact = True
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status behind `error`; None if no whole answer came."""
     response = getattr(error.__cause__, "response", None) or {}
     status: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status

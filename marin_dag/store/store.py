@@ -13,12 +13,14 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
+
+import google_crc32c
 
 from marin_dag.errors import UserError
 from marin_dag.store.retry import OS_ERROR_CODE, TRANSIENT_NUMBERS
 
-CHECKSUM_BLOCK_IN_BYTES = 1 << 20
+BLOCK_IN_BYTES = 1 << 20
 LIMITS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a write that exceeded a limit of the machine."""
 QUOTED_PATH = re.compile(r'"(.+?)"')
@@ -38,42 +40,6 @@ class Entry(NamedTuple):
     path: str
     size_in_bytes: int
     updated: float
-
-
-class ExplainedFile:
-    """A file of a store in the cloud; its errors are StoreErrors with their fix."""
-
-    def __init__(self, file: IO[bytes], explained: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        self._file = file
-        self._explained = explained
-
-    def read(self, size: int = -1) -> bytes:
-        """Read up to `size` bytes, or all that are left for -1."""
-        with self._explained():
-            return self._file.read(size)
-
-    def write(self, data: bytes) -> int:
-        """Write `data`; some of it may be sent later, at the latest by `close`."""
-        with self._explained():
-            return self._file.write(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to an offset, as in `io`."""
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        """Close the file; a written file exists from then on."""
-        with self._explained():
-            self._file.close()
-
-    def __enter__(self) -> "ExplainedFile":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 class Store(ABC):
@@ -118,18 +84,15 @@ class Store(ABC):
         """Delete `path`, if it exists."""
 
     def tidy(self, path: str) -> None:  # noqa: B027 -- a bucket has no folders
-        """Delete the empty parent folders of a deleted `path`.
-
-        Not for folders of running attempts, which may need an empty folder.
-        """
+        """Delete the empty parent folders of a deleted `path`, but no folder of a running attempt."""
 
     @abstractmethod
     def exists(self, path: str) -> bool:
         """Return whether there is an object at `path`."""
 
     @abstractmethod
-    def open(self, path: str, mode: str = "rb") -> IO[bytes] | ExplainedFile:
-        """Open a file for reading ("rb") or writing ("wb"); not atomic, so never for a record."""
+    def blocks(self, path: str, start: int = 0) -> Iterator[bytes]:
+        """Yield the bytes of `path` from the offset `start` on, a block at a time."""
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
@@ -142,13 +105,12 @@ class Store(ABC):
     def sweep(self, folder: str) -> None:  # noqa: B027 -- a bucket has no temporary files
         """Delete temporary files that killed writers left below `folder`."""
 
-    def can_copy_from(self, other: "Store") -> bool:
-        """Return whether `copy_from` works for `other`: a store of the same cloud, which knows checksums."""
-        return False
+    def copy_from(self, other: "Store", path: str, check: Callable[[int, str], object]) -> bool:
+        """Copy `path` from `other` inside the cloud of both; return False if they are not of one cloud.
 
-    def copy_from(self, other: "Store", path: str) -> None:
-        """Copy `path` from `other` inside the cloud."""
-        raise NotImplementedError(f"{self.prefix}: this store has no copy_from; see can_copy_from")
+        `check` is called with size and CRC32C of the source before, and raises if it must not be copied.
+        """
+        return False
 
     def checksum(self, path: str) -> tuple[int, str]:
         """Return the size and CRC32C (eight hex digits) that the store has; from GCS without reading the object."""
@@ -180,11 +142,17 @@ def checked(path: str) -> str:
     return path
 
 
-def limit_met(error: BaseException) -> OSError | None:
-    """Return the error of a limit that a write exceeded, or None.
+def checksum_of(blocks: Iterable[bytes]) -> tuple[int, str]:
+    """Return size and CRC32C of bytes."""
+    checksum, size = google_crc32c.Checksum(), 0
+    for block in blocks:
+        checksum.update(block)
+        size += len(block)
+    return size, checksum.digest().hex()
 
-    Some libraries raise ValueError and give number and path of the error only in their text.
-    """
+
+def limit_met(error: BaseException) -> OSError | None:
+    """Return the error of a limit that a write exceeded, or None; some libraries give it only as text."""
     if isinstance(error, OSError):
         return error if error.errno in LIMITS else None
     number = OS_ERROR_CODE.search(str(error)) if isinstance(error, ValueError) else None

@@ -15,7 +15,6 @@ from typing import Any
 from marin_dag.graph.resources import Resources
 from marin_dag.ledger.progress import Progress
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.failure import failure_of
 from marin_dag.run.local.backend import SequentialFanOut
 from marin_dag.run.task import Listener, Outcome, Task
 
@@ -50,14 +49,14 @@ class ForkingBackend:
         (self._folder / f"{task.attempt}.task").write_bytes(data)
         self._running[task.attempt] = task
         os.write(self._tasks, f"{task.attempt}\n".encode())
-        self._listener.on_started(task.key)
+        self._listener.started(task.key)
 
     def wait(self, timeout_seconds: float) -> list[Outcome]:
         time.sleep(min(timeout_seconds, 0.02))
         for path in self._folder.glob("*.published"):
             if path.name not in self._seen:
                 self._seen.add(path.name)
-                self._listener.on_published(path.read_text())
+                self._listener.published(path.read_text())
         ended = [self._outcome(attempt) for attempt in list(self._running)]
         return [outcome for outcome in ended if outcome is not None]
 
@@ -69,7 +68,7 @@ class ForkingBackend:
             if is_alive:
                 return None
             task = self._running[attempt]
-            outcome = Outcome(task, "failed", failure=failure_of(task, WorkerDiedError("killed")))
+            outcome = Outcome(task, "failed", failure=task.failure_of(WorkerDiedError("killed")))
         del self._running[attempt]
         return outcome
 
@@ -133,7 +132,7 @@ def _work(folder: Path, attempt: str) -> None:
         try:
             outcome = run_attempt(task, channel, SequentialFanOut(), capture_prints=False)
         except Exception as error:
-            outcome = Outcome(task, "failed", failure=failure_of(task, error))
+            outcome = Outcome(task, "failed", failure=task.failure_of(error))
         _write(folder / f"{attempt}.outcome", pickle.dumps(outcome))
     finally:
         os._exit(0)

@@ -87,7 +87,7 @@ class World:
             run = self.run
             facts += [{**vars(node), "step": "", "lease": _fields(node.lease)} for node in run._nodes.values()]
             facts += [sorted(run._committed), sorted(run.failures), run._is_stopping]
-            backend = {name: value for name, value in vars(run._backend).items() if name != "_listener"}
+            backend = {name: value for name, value in vars(run.backend).items() if name != "_listener"}
             facts += [value for _, value in sorted(backend.items()) if not callable(value)]
         text = repr(facts)
         assert " at 0x" not in text, f"an address differs in each replay, so nothing would be forgotten: {text}"
@@ -301,8 +301,7 @@ class Made(BaseModel, frozen=True, extra="forbid"):
 
 def put(context: StepContext, file: str, text: str) -> None:
     store = current.store
-    with store.open(f"{context.output_path.removeprefix(f'{store.prefix}/')}/{file}", "wb") as stream:
-        stream.write(text.encode())
+    store.write(f"{context.output_path.removeprefix(f'{store.prefix}/')}/{file}", text.encode())
 
 
 @step()

@@ -15,19 +15,16 @@ import google_crc32c
 
 from marin_dag.errors import UserError
 from marin_dag.ledger.attempt_files import logs_of
-from marin_dag.ledger.damage import Finding, compare
+from marin_dag.ledger.damage import Finding, compare, finding_lines
 from marin_dag.ledger.epoch import Epoch, LeaseLostError
 from marin_dag.ledger.lease import COPIES, Held, Lease, Leases
 from marin_dag.ledger.records import CHECKSUM_THREADS, FileEntry, Record, Records, UnreadableRecordError, record_path
 from marin_dag.ledger.source_archive import source_path
 from marin_dag.ledger.work_files import EVENTS, WORK
-from marin_dag.store.retry import TRANSIENT_NUMBERS, patiently
-from marin_dag.store.store import Store, StoreError, explain_os_error
+from marin_dag.store.retry import patiently
+from marin_dag.store.store import Store, StoreError
 
-BLOCK_IN_BYTES = 8 << 20
-"""Memory for each of the `CHECKSUM_THREADS` files that are copied at once, beside the buffers of a client."""
 POLL_SECONDS = 1.0
-MAX_FINDINGS = 20
 
 
 class Copied(NamedTuple):
@@ -43,11 +40,13 @@ class DamagedSourceError(UserError):
 
     def __init__(self, url: str, findings: Sequence[Finding]) -> None:
         self.findings = tuple(sorted(findings))
-        lines = [f"{len(findings)} of its files differ from the record, in {url}:"]
-        lines += [f"  {finding.path} {finding.what}" for finding in self.findings[:MAX_FINDINGS]]
-        if len(findings) > MAX_FINDINGS:
-            lines.append(f"  and {len(findings) - MAX_FINDINGS} more")
-        super().__init__("\n".join(lines))
+        super().__init__(f"{len(findings)} of its files differ from the record, in {url}:\n{finding_lines(findings)}")
+
+
+class _DamagedFileError(Exception):
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.finding = finding
 
 
 class HeldAtTargetError(UserError):
@@ -61,10 +60,7 @@ class CopyCancelledError(Exception):
 class Copier:
     """Copies outputs from `source` to `target`, several at once if their digests differ.
 
-    Args:
-        source: read, never written.
-        target: the store of the copies.
-        check: compare the files of outputs that are at the target with their record, and replace damaged ones.
+    With `check`, it compares the files of outputs that are at the target, and replaces damaged ones.
     """
 
     def __init__(self, source: Store, target: Store, *, check: bool = False) -> None:
@@ -90,9 +86,7 @@ class Copier:
         Raises:
             DamagedSourceError: files differ from the record; the others are at the target, without a record.
             HeldAtTargetError: another process holds the step there.
-            StoreError: a store failed.
             LeaseLostError: the lease at the target was lost; the next try continues.
-            CopyCancelledError: see `cancel`.
         """
         records = Records(self.source)
         record = records.find(key)
@@ -153,30 +147,25 @@ class Copier:
         self.target.sweep(folder)  # temporary files of a killed copier; the lease keeps others away
         listed = patiently(lambda: self.target.list(folder))
         there = {entry.path.removeprefix(f"{folder}/"): entry.size_in_bytes for entry in listed}
-        has_failed = threading.Event()
+        has_failed, findings = threading.Event(), list[Finding]()
 
         def copied(entry: FileEntry) -> int | None:
             if has_failed.is_set():
                 return None
             try:
                 return self._copy_file(source_folder, folder, entry, there.get(entry.path), lease)
-            except DamagedSourceError:  # report all damaged files at once
-                raise
+            except _DamagedFileError as error:  # report all damaged files at once
+                findings.append(error.finding)
+                return None
             except BaseException:
                 has_failed.set()
                 raise
 
         futures = [self._files.submit(copied, entry) for entry in manifest]
         wait(futures)  # the lease is held until no thread writes
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        damaged = [error for error in errors if isinstance(error, DamagedSourceError)]
-        for error in errors:
-            if not isinstance(error, DamagedSourceError):
-                raise error
-        if damaged:
-            findings = [finding for error in damaged for finding in error.findings]
-            raise DamagedSourceError(self.source.url(source_folder), findings)
         sizes = [size for future in futures if (size := future.result()) is not None]
+        if findings:
+            raise DamagedSourceError(self.source.url(source_folder), findings)
         return len(sizes), sum(sizes)
 
     def _copy_file(
@@ -194,13 +183,12 @@ class Copier:
         return None if is_there else entry.size_in_bytes
 
     def _write(self, path: str, target: str, entry: FileEntry, lease: Lease) -> None:
-        if path == target and self.target.can_copy_from(self.source):
-            try:
-                _check_bytes(entry, *self.source.settle(path))
-            except FileNotFoundError:
-                raise DamagedSourceError(path, [Finding(entry.path, "is missing")]) from None
-            self.target.copy_from(self.source, path)
-        else:
+        check = functools.partial(_check_bytes, entry)
+        try:
+            is_copied = path == target and self.target.copy_from(self.source, path, check)
+        except FileNotFoundError:
+            raise _DamagedFileError(Finding(entry.path, "is missing")) from None
+        if not is_copied:
             try:
                 self.target.write_blocks(target, self._blocks(path, entry, lease))
             except FileNotFoundError as error:  # swept by a process that took the lease over
@@ -217,19 +205,15 @@ class Copier:
         """Yield the bytes of a file, but raise before the last block if they differ from the record."""
         checksum, size, held = google_crc32c.Checksum(), 0, b""
         try:
-            with self.source.open(path) as file:
-                while block := file.read(BLOCK_IN_BYTES):
-                    self._check_going(lease)
-                    checksum.update(block)
-                    size += len(block)
-                    if held:
-                        yield held
-                    held = block
+            for block in self.source.blocks(path):
+                self._check_going(lease)
+                checksum.update(block)
+                size += len(block)
+                if held:
+                    yield held
+                held = block
         except FileNotFoundError:
-            raise DamagedSourceError(path, [Finding(entry.path, "is missing")]) from None
-        except OSError as error:  # otherwise the target's store would report it as its own
-            is_transient = error.errno in TRANSIENT_NUMBERS
-            raise StoreError(explain_os_error(error, self.source.url(path)), is_transient=is_transient) from error
+            raise _DamagedFileError(Finding(entry.path, "is missing")) from None
         _check_bytes(entry, size, checksum.digest().hex())
         yield held
 
@@ -239,16 +223,10 @@ class Copier:
         if "code" in record.identity:
             paths.add(source_path(record.identity["code"]["fingerprint"]))
         for path in sorted(paths - self._shared):
-            self.create(path)
+            copy_small(self.source, self.target, path)
         self._shared |= paths
         self._copy_grown(*logs_of(record))
         self._copy_grown(WORK, f"{record.digest}/{EVENTS}/")
-
-    def create(self, path: str) -> None:
-        """Copy a small file that is created once, if the source has it and the target does not."""
-        with contextlib.suppress(FileNotFoundError):
-            data = patiently(lambda: self.source.read(path))
-            patiently(lambda: self.target.create(path, data))
 
     def _copy_grown(self, folder: str, starting_with: str) -> None:
         here = patiently(lambda: self.source.list(folder, starting_with))
@@ -257,11 +235,9 @@ class Copier:
         for entry in here:
             if there.get(entry.path) != entry.size_in_bytes:
                 self._check_going()
-                patiently(functools.partial(self._replace, entry.path))
-
-    def _replace(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.target.write(path, self.source.read(path))
+                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                    data = patiently(functools.partial(self.source.read, entry.path))
+                    patiently(functools.partial(self.target.write, entry.path, data))
 
     def _check_going(self, lease: Lease | None = None) -> None:
         if self._cancelled.is_set():
@@ -273,4 +249,13 @@ class Copier:
 def _check_bytes(entry: FileEntry, size: int, checksum: str) -> None:
     finding = compare(entry, size, checksum)
     if finding is not None:
-        raise DamagedSourceError(entry.path, [finding])
+        raise _DamagedFileError(finding)
+
+
+def copy_small(source: Store, target: Store, path: str) -> bool:
+    """Copy a small object, if the source has it; return False if the target has another one at its path."""
+    try:
+        data = patiently(lambda: source.read(path))
+        return patiently(lambda: target.create(path, data) or target.read(path) == data)
+    except FileNotFoundError:  # never there, or deleted since it was listed
+        return True

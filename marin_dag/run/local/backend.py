@@ -6,7 +6,6 @@ from typing import Any
 
 from marin_dag.graph.resources import Resources
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.failure import failure_of
 from marin_dag.run.supply import check_one_machine
 from marin_dag.run.task import Listener, Outcome, Task
 from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
@@ -26,7 +25,7 @@ class LocalBackend:
     def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
         check_one_machine(wanted, None)
         # The backend is the channel of its steps, too.
-        self.report, self.published, self.warn = listener.on_progress, listener.on_published, listener.on_message
+        self.report, self.published, self.warn = listener.report, listener.published, listener.say
         self._listener = listener
 
     def submit(self, task: Task) -> None:
@@ -41,12 +40,12 @@ class LocalBackend:
         task = self._queue.pop(0)
         if self._is_stopping:
             return [Outcome(task, "stopped")]
-        self._listener.on_started(task.key)
+        self._listener.started(task.key)
         self._current = task.key
         try:
             outcome = run_attempt(task, self, SequentialFanOut(), capture_prints=False)
         except Exception as error:  # before the step started, or while its log was closed
-            outcome = Outcome(task, "failed", failure=failure_of(task, error))
+            outcome = Outcome(task, "failed", failure=task.failure_of(error))
         return [outcome]
 
     def request_stop(self) -> None:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from queue import Queue
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -16,12 +16,10 @@ from marin_dag.graph.resources import Cpu, Gpu, Resources, is_gang
 from marin_dag.ledger.records import Failure
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.error_filter import redact_standard_error
-from marin_dag.run.failure import failure_of
-from marin_dag.run.priority import lower_process_priority
 from marin_dag.run.ray.cluster import capture_ray_messages, is_connected, join_cluster, start_cluster
 from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, control_actor, start_control_actor
 from marin_dag.run.ray.gang import Gang
-from marin_dag.run.supply import check_one_machine, missing_resources
+from marin_dag.run.supply import check_one_machine, lower_process_priority, missing_resources
 from marin_dag.run.task import Listener, Outcome, Task
 from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently
 
@@ -49,8 +47,7 @@ class RayBackend:
         self._gang_outcomes: Queue[Outcome] = Queue()
         self._started: set[str] = set()
         self._last_update = 0.0
-        self._owns_cluster = False
-        self._is_stop_wanted = self._is_stop_sent = False
+        self._owns_cluster = self._is_stop_wanted = self._is_stop_sent = False
         self._has: dict[str, float] = {}
         self._control: Any = None
         self._messages: Queue[tuple[float, str]] = Queue()
@@ -62,12 +59,12 @@ class RayBackend:
             address = os.environ.get("RAY_ADDRESS")
             self._owns_cluster = not address
             if self._owns_cluster:
-                listener.on_message("starting Ray on this machine (a few seconds)")
+                listener.say("starting Ray on this machine (a few seconds)")
                 largest = max((asked.num_cpus for asked in wanted.values() if isinstance(asked, Cpu)), default=1)
-                listener.on_message(start_cluster(largest, self._job_name, listener.on_message))
+                listener.say(start_cluster(largest, self._job_name, listener.say))
             else:
-                listener.on_message(f"joining Ray at {address}")
-                listener.on_message(join_cluster(self._job_name))
+                listener.say(f"joining Ray at {address}")
+                listener.say(join_cluster(self._job_name))
         import ray  # not above: the import reads RAY_AUTH_MODE
 
         capture_ray_messages(lambda text: self._messages.put((time.monotonic(), text)))
@@ -79,7 +76,7 @@ class RayBackend:
         # Its process ends with the step: a lowered priority cannot be raised again.
         self._run_in_background = ray.remote(max_calls=1)(run_step)
         if missing := missing_resources(wanted, self._has):
-            listener.on_message(missing)
+            listener.say(missing)
 
     def submit(self, task: Task) -> None:
         if self._owns_cluster:
@@ -124,7 +121,7 @@ class RayBackend:
 
     def _pass_on_messages(self, older_than_seconds: float) -> None:
         while not self._messages.empty() and time.monotonic() - self._messages.queue[0][0] >= older_than_seconds:
-            self._listener.on_message(f"Ray: {self._messages.get()[1].partition('. ')[0]}")
+            self._listener.say(f"Ray: {self._messages.get()[1].partition('. ')[0]}")
 
     def _take_gangs(self) -> list[Outcome]:
         outcomes = []
@@ -138,13 +135,11 @@ class RayBackend:
 
         task = self._running.pop(reference)
         try:
-            outcome = ray.get(reference)
+            return dataclasses.replace(cast(Outcome, ray.get(reference)), task=task)
         except ray.exceptions.TaskCancelledError:
             return Outcome(task, "cancelled")
         except ray.exceptions.RayError as error:
             return Outcome(task, "failed", failure=failure_on_worker(task, _unwrapped(error)))
-        assert isinstance(outcome, Outcome)
-        return dataclasses.replace(outcome, task=task)
 
     def _pass_on_updates(self, done: Collection[str] = (), *, force: bool) -> None:
         """Pass on the updates of the control actor, without the starts of steps that are `done` already."""
@@ -157,13 +152,13 @@ class RayBackend:
         self._started.update(updates.started)
         for key in updates.started:
             if key not in done:
-                self._listener.on_started(key)
+                self._listener.started(key)
         for key, item in updates.progress.items():
-            self._listener.on_progress(key, item)
+            self._listener.report(key, item)
         for key in updates.published:
-            self._listener.on_published(key)
+            self._listener.published(key)
         for text in updates.warnings:
-            self._listener.on_message(text)
+            self._listener.say(text)
 
     def request_stop(self) -> None:
         """See Backend. Only sets a flag: a signal handler calls it, and may interrupt any call of Ray."""
@@ -303,7 +298,7 @@ def _unwrapped(error: BaseException) -> BaseException:
 
 def failure_on_worker(task: Task, error: BaseException) -> Failure:
     """Return `error` as the failure of the attempt, in one line if it says that the process is dead."""
-    failure = failure_of(task, error)
+    failure = task.failure_of(error)
     match failure.error_type:
         case "WorkerCrashedError":
             cause = "its process ended without an error: killed (kill -9, or the system was out of memory), or crashed"

@@ -70,9 +70,6 @@ def start_cluster(largest_num_cpus: int, job_name: str, say: Callable[[str], Non
     """Start a private cluster, for steps of up to so many CPUs; return a line about its dashboard.
 
     On a busy machine, one of Ray's processes may not be ready in time. Then all are ended, and Ray starts again.
-
-    Raises:
-        UserError: Ray did not start, `STARTS` times.
     """
     ensure_token()
     for name, value in PRIVATE_CLUSTER_VARIABLES.items():  # before the import, which reads some of them
@@ -130,19 +127,13 @@ def _newest(started: Sequence[subprocess.Popen[Any]]) -> str:
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:
-    """Kill a process that Ray has left, and those that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _sessions_folder() -> str:
-    """Return a folder for Ray's sessions below one that is private: logs and sockets in it are open to all users.
-
-    Raises:
-        UserError: RAY_TMPDIR is too long, or the private folder belongs to another user. (A long TMPDIR, as batch
-            systems set it, is replaced by /tmp.)
-    """
+    """Return a short folder for Ray's sessions in a private one: logs and sockets in it are open to all users."""
     own = f"ray-{os.getuid()}/r"
     longest = MAX_SESSIONS_FOLDER_LENGTH - len(own) - 1
     chosen = os.environ.get("RAY_TMPDIR")
@@ -170,7 +161,6 @@ def _job_config(job_name: str) -> Any:
 
 
 def python_path() -> str:
-    """Return the module search path of this process, as PYTHONPATH."""
     return os.pathsep.join(dict.fromkeys(str(Path(path).absolute()) for path in sys.path))
 
 
@@ -235,7 +225,6 @@ def check_reachable(address: str) -> None:
 
 
 def unreachable(address: str, why: str) -> str:
-    """Return the message about a cluster that cannot be joined."""
     return (
         f"RAY_ADDRESS={address}: {why}. Check that the cluster is up (`ray status`) and that RAY_AUTH_TOKEN or "
         "~/.ray/auth_token holds its token; unset RAY_ADDRESS to run on this machine."
@@ -265,9 +254,7 @@ def capture_ray_messages(handle: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def processes_in_own_groups() -> Iterator[list[subprocess.Popen[Any]]]:
-    """Start each process inside the block in a process group of its own, so that it gets no signal to this group.
-
-    Yields the list of these processes, which grows as they start.
+    """Start each process inside the block in a process group of its own; yield the growing list of these processes.
 
     `timeout`, Slurm and others send SIGTERM to the whole group: Ray's servers would end, and with them the steps that
     the driver asks to save their work. They still end with a killed driver, because on Linux the kernel signals them.

@@ -97,10 +97,8 @@ class ControlChannel:
     """Channel of a step to the control actor. Calls it at most every UPDATE_SECONDS, however often the step asks."""
 
     def __init__(self, attempt: str, actor: Any) -> None:
-        self._attempt = attempt
-        self._actor = actor
-        self._last_report = 0.0
-        self._last_question = 0.0
+        self._attempt, self._actor = attempt, actor
+        self._last_report = self._last_question = 0.0
         self._question: Any = None
         self._is_stopped = False
 

@@ -64,13 +64,7 @@ class DetachedRuns:
             raise UserError(unreachable(address, first_line(error))) from error
 
     def submit(self, command: Sequence[str], folder: Path, *, not_sent: Sequence[str] = ()) -> str:
-        """Start a driver as a job in a copy of `folder`; return the job's name.
-
-        Args:
-            command: the command of the driver, whose first word is python.
-            folder: the project's folder.
-            not_sent: other prefixes with outputs, which may lie in `folder`.
-        """
+        """Start a driver as a job in a copy of `folder`, without the prefixes `not_sent`; return the job's name."""
         python, *words = command
         name = f"{self._metadata['pipeline']}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         outputs = (path for prefix in (self._metadata["prefix"], *not_sent) for path in _outputs_below(folder, prefix))
@@ -127,7 +121,6 @@ class DetachedRuns:
         return Job(newest.submission_id, status, newest.message or "", status in ENDED)
 
     def follow(self, name: str) -> Job:
-        """Print the job's log until it has ended; return the job."""
         import asyncio  # not above: every plan would pay for the import
 
         async def print_log() -> None:

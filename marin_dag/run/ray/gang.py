@@ -9,15 +9,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from marin_dag.graph.context import Host
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from marin_dag.ledger.records import Failure, Records
 from marin_dag.run.attempt import run_attempt
-from marin_dag.run.failure import failure_of
-from marin_dag.run.priority import lower_process_priority
 from marin_dag.run.ray.control_actor import MEETING_POLL_SECONDS, ControlChannel
+from marin_dag.run.supply import lower_process_priority
 from marin_dag.run.task import Outcome, Task
 from marin_dag.store.prefix import open_store
 
@@ -55,9 +54,7 @@ class Reservation(NamedTuple):
 class Gang(threading.Thread):
     """An attempt at a step on several hosts; a thread of the driver that reserves them and watches.
 
-    Args:
-        control: handle of the driver's control actor.
-        on_ended: called once, from the thread, with the outcome.
+    `on_ended` is called once, from the thread, with the outcome.
     """
 
     def __init__(self, task: Task, control: Any, on_ended: Callable[[Outcome], None]) -> None:
@@ -78,13 +75,12 @@ class Gang(threading.Thread):
         self._is_cancelled.set()
 
     def run(self) -> None:
-        """Reserve the hosts, run the attempt and pass its outcome on."""
         try:
             outcome = self._attempt()
         except GangStoppedError:
             outcome = Outcome(self._task, "cancelled" if self._is_cancelled.is_set() else "stopped")
         except Exception as error:
-            outcome = Outcome(self._task, "failed", failure=failure_of(self._task, error))
+            outcome = Outcome(self._task, "failed", failure=self._task.failure_of(error))
         self._on_ended(outcome)
 
     def _attempt(self) -> Outcome:
@@ -156,14 +152,11 @@ class Gang(threading.Thread):
         import ray
 
         try:
-            outcome = ray.get(reference)
+            return cast(Outcome, ray.get(reference))
         except ray.exceptions.RayError as error:
-            failure = failure_of(self._task, error)
-            first = failure.error.splitlines()[0]
-            failure = failure.model_copy(update={"error": f"host {index + 1} is gone: {first}"})
-            return Outcome(self._task, "failed", failure=failure)
-        assert isinstance(outcome, Outcome)
-        return outcome
+            failure = self._task.failure_of(error)
+            gone = f"host {index + 1} is gone: {failure.error.splitlines()[0]}"
+            return Outcome(self._task, "failed", failure=failure.model_copy(update={"error": gone}))
 
 
 class Member:
@@ -180,7 +173,6 @@ class Member:
         return "{}:{}".format(*self._holder.getsockname())
 
     def run(self, task: Task, host: Host, control: Any) -> Outcome:
-        """Run the step function; on host 0 commit its result."""
         import ray
 
         if task.is_in_background:

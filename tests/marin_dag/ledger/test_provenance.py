@@ -27,15 +27,15 @@ def git(folder: Path, *arguments: str) -> str:
 
 def test_changes_and_untracked_files_are_what_differs_from_the_commit(repository: Path):
     recipes = repository / "recipes"
-    assert git_state(recipes)[1:] == (False, None)
+    assert git_state(recipes) | {"git_commit": ""} == {"git_commit": "", "is_dirty": False, "dirty_diff": None}
     (repository / "ignored").write_text("whatever")
-    assert git_state(recipes)[1:] == (False, None)
+    assert git_state(recipes) | {"git_commit": ""} == {"git_commit": "", "is_dirty": False, "dirty_diff": None}
     seen = []
     for name, text in (("tracked.py", "a = 2\n"), ("tracked.py", "a = 3\n"), ("recipes/mine.py", ""), ("above.py", "")):
         (repository / name).write_text(text)
         state = git_state(recipes)
-        assert state == git_state(repository) and state.is_dirty
-        seen.append(state.dirty_diff)
+        assert state == git_state(repository) and state["is_dirty"]
+        seen.append(state["dirty_diff"])
     assert len({*seen, None}) == 5
 
 
@@ -56,5 +56,5 @@ def test_a_record_is_shown_with_no_digest_of_nothing(is_dirty: bool | None, dige
 def test_git_state_writes_nothing_into_the_repository(repository: Path):
     (repository / "tracked.py").touch()  # `git status` would note that it is as it was
     before = (repository / ".git/index").stat().st_mtime_ns
-    assert git_state(repository).is_dirty is False
+    assert git_state(repository)["is_dirty"] is False
     assert (repository / ".git/index").stat().st_mtime_ns == before

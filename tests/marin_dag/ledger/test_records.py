@@ -116,10 +116,8 @@ def test_getting_a_missing_record_is_an_error(store: Store):
 
 
 def test_a_manifest_has_every_file_with_size_and_checksum(store: Store):
-    with store.open("outputs/x/one/a.bin", "wb") as file:
-        file.write(b"123456789")
-    with store.open("outputs/x/one/deep/b.bin", "wb") as file:
-        file.write(b"")
+    store.write("outputs/x/one/a.bin", b"123456789")
+    store.write("outputs/x/one/deep/b.bin", b"")
     store.write("outputs/x/one.log", b"not part of it")
     assert make_manifest(store, "outputs/x/one") == (
         FileEntry(path="a.bin", size_in_bytes=9, crc32c="e3069283"),

@@ -347,7 +347,7 @@ def test_a_slow_start_of_ray_is_announced_before_it(tmp_path: Path, monkeypatch:
 def test_after_a_second_interrupt_the_last_frame_shows_no_running_step(tmp_path: Path):
     class Interrupted(LocalBackend):
         def wait(self, timeout_seconds: float) -> list[Outcome]:
-            self._listener.on_started(self._queue[0].key)
+            self._listener.started(self._queue[0].key)
             raise KeyboardInterrupt
 
     screen = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
@@ -485,7 +485,7 @@ def test_progress_after_the_end_of_a_step_is_not_shown(tmp_path: Path):
         def wait(self, timeout_seconds: float) -> list[Any]:
             outcomes = super().wait(timeout_seconds)
             for key in [*self.ended, *(outcome.task.key for outcome in outcomes)]:
-                self._listener.on_progress(key, Progress(1, 1, "shards", {}))
+                self._listener.report(key, Progress(1, 1, "shards", {}))
             self.ended += [outcome.task.key for outcome in outcomes]
             return outcomes
 

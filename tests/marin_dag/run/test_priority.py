@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 
-from marin_dag.run.priority import NICENESS
+from marin_dag.run.supply import NICENESS
 
 CODE = """
 import os, threading
-from marin_dag.run.priority import lower_process_priority
+from marin_dag.run.supply import lower_process_priority
 ended = threading.Event()
 before = threading.Thread(target=ended.wait)
 before.start()

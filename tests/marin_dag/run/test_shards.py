@@ -16,6 +16,7 @@ from marin_dag.run.driver import Run
 from marin_dag.run.local import backend as local_backend
 from marin_dag.run.local.backend import LocalBackend, SequentialFanOut
 from marin_dag.run.shards import ShardMap
+from marin_dag.run.usage import Usage
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store
@@ -87,11 +88,15 @@ def test_a_changed_shard_of_the_same_size_is_noticed_in_every_store(prefix: str,
     assert output(prefix, step, "shards/00001/square.txt") == "1"
 
 
+def rest() -> tuple[Any, ...]:
+    """Return the last arguments of a ShardMap."""
+    return logging.getLogger("shards"), (), Usage((), "", 0.0)
+
+
 def made_in(epoch: int, store: Store, marks: Path) -> ShardMap:
     """Return the map of an attempt that holds the lease in that epoch."""
     items = [(number, 0.0, str(marks), -1) for number in range(2)]
-    log = logging.getLogger("shards")
-    return ShardMap(store, "work/a/shards/shards", epoch, f"outputs/a/{epoch}", "shards", square, items, log)
+    return ShardMap(store, "work/a/shards/shards", epoch, f"outputs/a/{epoch}", "shards", square, items, *rest())
 
 
 def test_an_attempt_takes_over_the_newest_shards_of_older_attempts_and_none_of_later_ones(
@@ -149,14 +154,14 @@ def fail_once(item: str, path: str) -> str:
 def test_a_failed_try_leaves_no_file_in_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_backend, "SHARD_PAUSES_SECONDS", (0.0,))
     store, items = LocalStore(str(tmp_path / "runs")), [str(tmp_path / "tries")]
-    shards = ShardMap(store, "work/a/shards/s", 1, "outputs/a/1", "s", fail_once, items, logging.getLogger("shards"))
+    shards = ShardMap(store, "work/a/shards/s", 1, "outputs/a/1", "s", fail_once, items, *rest())
     _, files = shards.run(SequentialFanOut(), 1, lambda: False, lambda *values: None, lambda *values: None)
     assert [file.path for file in files] == ["s/00000/whole"]
     assert [entry.path for entry in store.list("outputs")] == ["outputs/a/1/s/00000/whole"]
 
 
 def keys(function: Any, items: list[Any], folder: Path, output: str = "output") -> list[str]:
-    return ShardMap(open_store(str(folder)), "records", 1, output, "shards", function, items, None)._keys  # type: ignore[arg-type]
+    return ShardMap(open_store(str(folder)), "records", 1, output, "shards", function, items, *rest())._keys
 
 
 def test_a_path_inside_the_output_is_the_same_in_every_attempt(tmp_path: Path) -> None:

@@ -55,8 +55,7 @@ def test_every_folder_that_a_step_made_is_flushed_before_its_record(tmp_path: Pa
 
 def test_streams_and_copies_flush_the_folders_that_they_make(tmp_path: Path, flushed: list[str]):
     store = LocalStore(str(tmp_path / "runs"))
-    with store.open("a/b/file", "wb") as file:
-        file.write(b"1")
+    store.write_blocks("a/b/file", iter([b"1"]))
     assert str(tmp_path / "runs/a") in flushed
     store.copy("a/b/file", "c/d/file")
     assert str(tmp_path / "runs/c") in flushed

@@ -74,13 +74,15 @@ def test_a_listing_is_sorted_and_current(store: Store):
     assert "commits/b" not in [entry.path for entry in store.list("commits")]
 
 
-def test_files_are_written_as_streams_copied_and_settled_with_their_checksum(store: Store):
-    data = bytes(range(256)) * 3000
-    with store.open("outputs/one/file.bin", "wb") as file:
-        file.write(data)
+def test_files_are_copied_read_from_an_offset_and_settled_with_their_checksum(store: Store):
+    data = bytes(range(256)) * 30_000  # several blocks
+    store.write("outputs/one/file.bin", data)
     store.copy("outputs/one/file.bin", "outputs/two/deep/file.bin")
-    with store.open("outputs/two/deep/file.bin") as file:
-        assert file.read() == data
+    assert b"".join(store.blocks("outputs/two/deep/file.bin")) == data
+    for start in (1, len(data) - 1, len(data)):
+        assert b"".join(store.blocks("outputs/two/deep/file.bin", start)) == data[start:]
+    with pytest.raises(FileNotFoundError):
+        list(store.blocks("outputs/none"))
     expected = google_crc32c.Checksum(data).digest().hex()
     assert store.settle("outputs/two/deep/file.bin") == (len(data), expected)
     store.write("outputs/empty", b"")

@@ -91,14 +91,12 @@ def _with_some_objects(prefix: str) -> Store:
 
 
 def _write_stream(store: Store) -> bytes:
-    with store.open("stream", "wb") as file:
-        file.write(DATA)
+    store.write_blocks("stream", iter([DATA]))
     return store.read("stream")
 
 
 def _read_stream(store: Store) -> bytes:
-    with store.open("there") as file:
-        return file.read()
+    return b"".join(store.blocks("there"))
 
 
 def _copy(store: Store) -> bytes:
@@ -218,9 +216,7 @@ def test_a_large_upload_resumes_after_faults(gcs: Cloud):
     data = DATA * 30  # two chunks of a resumable upload
     gcs.add_fault(Fault("lost_reply", where="upload_id=", count=2))
     gcs.add_fault(Fault("status", where="upload_id=", status=503, count=3))
-    with gcs.store.open("large", "wb") as file:
-        for start in range(0, len(data), 100_000):
-            file.write(data[start : start + 100_000])
+    gcs.store.write_blocks("large", (data[start : start + 100_000] for start in range(0, len(data), 100_000)))
     assert gcs.store.settle("large") == (len(data), google_crc32c.Checksum(data).digest().hex())
 
 

@@ -19,6 +19,7 @@ from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.marks import marked
 from marin_dag.ledger.output_warning import OutputWarning
 from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, new_attempt
+from marin_dag.store import gcs, local
 from marin_dag.store import retry as transient
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
@@ -74,7 +75,8 @@ def places(request: pytest.FixtureRequest, open_place: Callable[[str], Store]) -
 
 @pytest.fixture(autouse=True)
 def small_blocks_and_no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copier_module, "BLOCK_IN_BYTES", BLOCK)
+    monkeypatch.setattr(local, "BLOCK_IN_BYTES", BLOCK)
+    monkeypatch.setattr(gcs, "BLOCK_IN_BYTES", 4 * BLOCK)  # a multiple of 256 KiB
     monkeypatch.setattr(copier_module, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(transient, "PAUSES_SECONDS", (0.0, 0.0))
 

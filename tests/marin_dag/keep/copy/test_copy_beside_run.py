@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from marin_dag.cli import copy as copy_module
-from marin_dag.cli.copy import RunCopies
 from marin_dag.cli.main import main
 from marin_dag.graph.step import Runtime, Step, StepContext, StopAt, step
+from marin_dag.keep.copy import job
 from marin_dag.keep.copy.copier import Copier
-from marin_dag.keep.copy.job import CopyJob
+from marin_dag.keep.copy.job import Copies
 from marin_dag.ledger.records import Records
 from marin_dag.store import retry
 from marin_dag.store.local import LocalStore
@@ -142,15 +141,6 @@ def test_a_bucket_with_errors_gets_every_copy(
     assert run("--prefix", target, "verify", "all")[0] == 0
 
 
-class Lines(list[str]):
-    """A display that keeps its lines."""
-
-    def say(self, text: str) -> None:
-        self.append(text)
-
-    complain = say
-
-
 @pytest.fixture
 def main_step() -> Step[Any]:
     return count("main", CountConfig(stride=2, until_step=12))
@@ -161,9 +151,13 @@ def stores(tmp_path: Path) -> tuple[Store, Store]:
     return LocalStore(str(tmp_path / "here")), LocalStore(str(tmp_path / "there"))
 
 
-def copies_of(stores: tuple[Store, Store], steps: list[Step[Any]], lines: Lines) -> RunCopies:
-    job = CopyJob(Copier(*stores), steps, "names/none", lines.say, command_to_force=lambda name: name)
-    return RunCopies(job, lines, "COPY")
+def copies_of(stores: tuple[Store, Store], steps: list[Step[Any]], lines: list[str]) -> Copies:
+    copies = Copies(
+        Copier(*stores), steps, "names/none", say=lines.append, complain=lines.append, command="COPY",
+        command_to_force=lambda name: name,
+    )  # fmt: skip
+    copies.start()
+    return copies
 
 
 def test_an_interrupted_run_waits_for_no_copy(
@@ -180,14 +174,14 @@ def test_an_interrupted_run_waits_for_no_copy(
             yield b"x"
 
     monkeypatch.setattr(Copier, "_blocks", endless)
-    lines = Lines()
+    lines = list[str]()
     copies = copies_of(stores, [main_step], lines)
     assert is_started.wait(WAIT_SECONDS)
     assert not copies.finish(is_interrupted=True)
     assert lines == [
-        f"copies: 1 not copied to {stores[1].prefix}:",
-        "copies:   main@5: not copied yet",
-        "copies: to continue:  COPY",
+        f"1 not copied to {stores[1].prefix}:",
+        "  main@5: not copied yet",
+        "to continue:  COPY",
     ]
     assert stores[1].list("outputs") == [] and stores[1].list("commits") == []
 
@@ -195,9 +189,9 @@ def test_an_interrupted_run_waits_for_no_copy(
 def test_objects_that_belong_to_an_output_follow_it_while_the_run_goes_on(
     stores: tuple[Store, Store], main_step: Step[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_module, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(job, "INTERVAL_SECONDS", 0.05)
     source, target = stores
-    copies = copies_of(stores, [main_step], Lines())
+    copies = copies_of(stores, [main_step], [])
     record = output(source, milestone=5, digest=main_step.digest)
     source.write(f"work/{main_step.digest}/events/one.jsonl", b"1")
     source.write(f"requests/{main_step.digest}/x.json", b"{}")
@@ -209,7 +203,7 @@ def test_objects_that_belong_to_an_output_follow_it_while_the_run_goes_on(
 
 
 def test_outputs_of_other_steps_are_not_copied(stores: tuple[Store, Store], main_step: Step[Any]) -> None:
-    copies = copies_of(stores, [main_step], Lines())
+    copies = copies_of(stores, [main_step], [])
     copies.add(output(stores[0], digest="cd" * 32).key)
     assert copies.finish(is_interrupted=False)
     assert stores[1].list("commits") == []

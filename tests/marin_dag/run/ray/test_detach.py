@@ -97,7 +97,7 @@ def test_a_detached_run_outlives_its_terminals_drains_on_stop_and_resumes(termin
     ]
     assert {"step": 8, "value": 31} in [record.result for record in terminal.records()]
     # The commit of the folder that it was sent from; "" if that has no history.
-    assert {record.provenance.git_commit for record in terminal.records()} == {git_state(ROOT).commit}
+    assert {record.provenance.git_commit for record in terminal.records()} == {git_state(ROOT)["git_commit"]}
     assert "attach" not in terminal("--detach")[1], "nothing is left to do"
 
 
