@@ -2,7 +2,7 @@
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +25,13 @@ from runtime.parallel.mesh import first_data_axis
 
 logger = logging.getLogger(__name__)
 
-KERNELS = {"attention": attention.KERNELS, "loss": cross_entropy.KERNELS}
+KERNELS: dict[str, Collection[str]] = {"attention": attention.KERNELS, "loss": cross_entropy.KERNELS}
 FASTEST = {
     "tpu": (("splash",), ("chunked_wide",)),
     "gpu": (("tokamax", "chunked"), ("mosaic_gpu", "chunked_wide")),
     "cpu": (("chunked",), ("chunked",)),
 }
 """Kernels of attention and of the loss by platform, the fastest first (docs/explanation/gpu.md and tpu.md)."""
-FIRST_CHOICE = "the fastest there"
 USE_DEFAULT = " Or use the default: None."
 _ONLY_ON = {
     "splash": ("tpu", "a Mosaic TPU kernel"),
@@ -64,27 +63,26 @@ def default_kernels(shape: KernelShape) -> KernelChoice:
     """
     if shape.platform not in FASTEST:
         raise ValueError(f"platform is {shape.platform!r}; kernels are known for {', '.join(sorted(FASTEST))}.")
-    attention_kernels, loss_kernels = FASTEST[shape.platform]
-    attention, why_attention = _fastest(attention_kernels, attention_blocks, shape)
-    loss, why_loss = _fastest(loss_kernels, loss_blocks, shape)
-    return KernelChoice(attention, loss, f"attention: {why_attention}; loss: {why_loss}", {})
+    of_attention, of_loss = FASTEST[shape.platform]
+    attention_kernel, why = _fastest(of_attention, attention_blocks, shape)
+    loss_kernel, why_loss = _fastest(of_loss, loss_blocks, shape)
+    return KernelChoice(attention_kernel, loss_kernel, f"attention: {why}; loss: {why_loss}", {})
 
 
 def _fastest(
     kernels: tuple[str, ...], blocks_of: Callable[[str, KernelShape], str], shape: KernelShape
 ) -> tuple[str, str]:
     """Return the first kernel that takes the shape, or else the last, and why."""
-    *faster, last = kernels
-    refusals = []
-    for kernel in faster:
+    why = "the fastest there"
+    for kernel in kernels[:-1]:
         try:
             blocks_of(kernel, shape)
         except ValueError as error:
             # Without the kernel before the reason, and the advice after it.
-            refusals.append(f"not {kernel}, because {str(error).partition(': ')[2].partition(';')[0]}")
+            why = f"not {kernel}, because {str(error).partition(': ')[2].partition(';')[0]}"
         else:
-            return kernel, "; ".join([FIRST_CHOICE, *refusals])
-    return last, "; ".join(refusals) or FIRST_CHOICE
+            return kernel, why
+    return kernels[-1], why
 
 
 def chosen_kernels(
@@ -96,11 +94,11 @@ def chosen_kernels(
         ValueError: a kernel is unknown, or cannot run on the platform or at the shape.
     """
     choice = default_kernels(shape)
-    named = {"attention": attention_kernel, "loss": loss_kernel}
-    named = {name: kernel for name, kernel in named.items() if kernel is not None}
+    arguments = {"attention": attention_kernel, "loss": loss_kernel}
+    named = [name for name, kernel in arguments.items() if kernel is not None]
     if named:
-        which = " and ".join(f"{name}_kernel" for name in named)
-        choice = choice._replace(**named, reason=f"{which} from the config; default: {choice.reason}")
+        reason = f"{' and '.join(f'{name}_kernel' for name in named)} from the config; default: {choice.reason}"
+        choice = KernelChoice(attention_kernel or choice.attention, loss_kernel or choice.loss, reason, {})
     blocks = {}
     for name, kernel, blocks_of in (
         ("attention", choice.attention, attention_blocks),
@@ -199,7 +197,7 @@ def scatter_blocks(kernel: ScatterKernel, mesh: Mesh, model: ModelConfig, shape:
 
 
 def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> None:
-    """Raise ValueError if a kernel is unknown, not installed, or cannot run on `platform`."""
+    """Raise ValueError if a kernel is unknown or cannot run on `platform`."""
     _check_kernel("attention", attention_kernel, platform)
     _check_kernel("loss", loss_kernel, platform)
 
@@ -214,5 +212,3 @@ def _check_kernel(name: str, kernel: str, platform: str) -> None:
             f"{name}_kernel is {kernel!r}, {what}, and the platform of the mesh is {platform!r}; use None for the "
             "default kernel."
         )
-    if kernel == "tokamax":
-        attention_tokamax.check_versions()
