@@ -296,10 +296,10 @@ def load(path: str | Reader, like: State, *, partial: bool = False) -> tuple[Sta
         TornCheckpointError: a file is damaged or missing.
         OSError: the store did not answer or refused, so the checkpoint may be good.
     """
-    reader = _opened(path)
+    reader = path if isinstance(path, Reader) else Reader(path)
     leaves = named_leaves(like)
     check_same_state(reader.path, reader.manifest, leaves, partial=partial)
-    metadata = read_metadata(reader)
+    metadata = reader.metadata()
     restored = []
     reads: collections.deque[tuple[Leaf, ChunkedArray, dict[tuple[int, ...], Any]]] = collections.deque()
     for leaf in leaves:
@@ -325,16 +325,11 @@ def load_params(path: str, like_params: State, which: str) -> State:
     return load(path, {"averages": {which: like_params}}, partial=True)[0]["averages"][which]
 
 
-def read_metadata(path: str | Reader) -> dict[str, Any]:
+def read_metadata(path: str) -> dict[str, Any]:
     """Return the verified metadata of a complete checkpoint."""
-    reader = _opened(path)
-    return json.loads(reader.read(f"{reader.name}/metadata.json"))
+    return Reader(path).metadata()
 
 
-def read_beside(path: str | Reader, key: str, *, newest: int = 0) -> list[bytes]:
-    """Return the verified Parquet files, or the last `newest`, of a table that was saved beside the checkpoint."""
-    return _opened(path).read_parts(key, newest=newest)
-
-
-def _opened(path: str | Reader) -> Reader:
-    return path if isinstance(path, Reader) else Reader(path)
+def read_beside(path: str, key: str) -> list[bytes]:
+    """Return the verified Parquet files of a table that was saved beside the checkpoint."""
+    return Reader(path).read_parts(key)

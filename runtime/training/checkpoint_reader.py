@@ -104,6 +104,10 @@ class Reader:
         """Return the bytes of a file; raise TornCheckpointError where it is damaged or missing."""
         return self._verified(key, self.files.read(key), self.manifest.files.get(key))
 
+    def metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.read(f"{self.name}/metadata.json"))
+        return found
+
     def read_parts(self, key: str, *, newest: int = 0) -> list[bytes]:
         """Return the bytes of the last `newest` files in the folder `key`, or of all for 0, in order of their names."""
         parts = sorted(each for each in self.manifest.files if each.startswith(f"{key}/"))

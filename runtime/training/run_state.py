@@ -78,7 +78,7 @@ def continued(
     if restore not in get_args(Restore):
         raise ValueError(f"restore is {restore!r}; it must be one of {', '.join(get_args(Restore))}.")
     opened = Reader(f"{folder}/{CHECKPOINT}")
-    metadata = checkpoint.read_metadata(opened)
+    metadata = opened.metadata()
     saved = state_like(metadata["averages"], 0)
     like = state_like(averages, skip_window_steps)
     keeps_position = restore in RESTORES_POSITION
@@ -97,9 +97,9 @@ def continued(
 
 def _assembled(saved: Reader, state: TrainState, metadata: dict[str, Any], position: DataPosition) -> RunState:
     folder = saved.path.rpartition("/")[0]
-    metrics = MetricsTable.from_parquet(*checkpoint.read_beside(saved, METRICS), file=f"{folder}/{METRICS}")
+    metrics = MetricsTable.from_parquet(*saved.read_parts(METRICS), file=f"{folder}/{METRICS}")
     # Only the first host writes the table; the others need the losses of the newest steps.
-    parts = checkpoint.read_beside(saved, SOURCE_LOSSES, newest=2 if jax.process_index() else 0)
+    parts = saved.read_parts(SOURCE_LOSSES, newest=2 if jax.process_index() else 0)
     losses = SourceLossesTable.from_parquet(*parts, file=f"{folder}/{SOURCE_LOSSES}")
     for name, last_step in ((METRICS, len(metrics)), (SOURCE_LOSSES, losses.last_step)):
         if last_step != metadata["step"]:

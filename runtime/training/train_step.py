@@ -24,6 +24,7 @@ from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params, materialized
 from runtime.model.placement import check_placement
 from runtime.optim.averaging import all_averaged
+from runtime.optim.optimizer import NUMBERS as OPTIMIZER_NUMBERS
 from runtime.optim.optimizer import Optimizer, chosen
 from runtime.optim.skipping import judged, remembered, restarted, unless
 from runtime.parallel.compiler_options import compiler_options
@@ -289,13 +290,13 @@ class _DeviceStep:
         self, state: TrainState, gradients: Params, grad_norm: Array, numbers: Any
     ) -> tuple[TrainState, Params]:
         """Return the state after the optimizer's step, and the step."""
-        optimizer = chosen(self.options.optimizer)
-        step, optimizer_state = optimizer.build(self.config.build(), self.mesh.shape).update(
+        optimizer = chosen(self.options.optimizer).build(self.config.build(), self.mesh.shape)
+        step, optimizer_state = optimizer.update(
             gradients,
             state.optimizer,
             state.params,
             grad_norm=grad_norm,
-            **{name: getattr(numbers, name) for name in optimizer.hyperparameters},
+            **{name: getattr(numbers, name) for name in OPTIMIZER_NUMBERS},
         )
         params = optax.apply_updates(state.params, step)
         return TrainState(params=params, optimizer=optimizer_state, averages=state.averages, key=state.key), step
