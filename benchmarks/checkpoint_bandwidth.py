@@ -35,7 +35,7 @@ import numpy as np
 from benchmarks.verdict import conclude
 from runtime.model.llama.config import LlamaConfig
 from runtime.training import checkpoint
-from runtime.training.checkpoint_leaves import named_leaves
+from runtime.training.checkpoint_reader import named_leaves
 from runtime.training.state import TrainState, abstract_state
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -33,7 +33,7 @@ from benchmarks.kernel_alone import (
     mesh_of_one_chip,
 )
 from benchmarks.kernel_bundles import figures_of_splash, schedules_of, write_schedules
-from benchmarks.kernel_registers import Registers, registers_in, registers_of, toolkit
+from benchmarks.kernel_registers import Registers, registers_in
 from runtime.cost.described_devices import as_default
 from runtime.kernels import names
 from runtime.kernels.attention import attend
@@ -46,15 +46,9 @@ LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256
 SCATTER_SHAPE = ScatterShape(num_tokens=2 * 4096, scattered=4096, columns=14_336)
 CACHE_SHAPE = CacheShape(num_layers=32, slots=32, num_heads=32, num_kv_heads=8, capacity=1024, head_dim=128)
 PAGED = ("paged_tpu", "paged_gpu")
-ATTENTION = ("splash", "pallas_gpu", "tokamax")
+ATTENTION = ("splash", "tokamax")
 OF_TOKAMAX = ("forward", "backward of queries", "backward of keys and values")
 """Its kernels in the order in which they run; all have one name."""
-WRITE_ASSEMBLY = {
-    "xla_dump_emitter_re": "ptx",
-    # Else XLA writes for the assembler that is linked into it, and from jaxlib 0.12 on that one reads a newer language
-    # than the package's `ptxas`.
-    "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
-}
 
 
 def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str, Any]:
@@ -81,11 +75,6 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
                 of_each = [row for text in words for row in registers_in(text).values()]
                 called = OF_TOKAMAX if kernel == "tokamax" else (names.RATIOS,)
                 found["registers"] = _named(dict(zip(called, of_each, strict=True)))
-            case _, "pallas_gpu":
-                # Else XLA writes for the first ptxas in PATH, which may be of another CUDA and read a newer language.
-                options = {**WRITE_ASSEMBLY, "xla_gpu_cuda_data_dir": str(toolkit()), "xla_dump_to": folder}
-                compiled = lowered.compile(compiler_options=options)
-                found["registers"] = _named(registers_of(Path(folder), names.TRITON))
             case _:
                 compiled = lowered.compile()
     return {"peak_memory_in_bytes": int(compiled.memory_analysis().peak_memory_in_bytes), **found}

@@ -23,7 +23,7 @@ from runtime.platform.remat import Remat
 CHIPS = (*GENERATIONS, "H100", "H200")
 KERNELS = {
     "splash": GENERATIONS,
-    "pallas_gpu": GPUS,
+    "tokamax": ("H100", "H200"),
     "chunked_wide": CHIPS,
     "mosaic_gpu": ("H100", "H200"),
     "scattered_product": GENERATIONS,
@@ -101,7 +101,7 @@ def _print_models() -> tuple[bool, int]:
     print("|---|---|---|---|---|---|---|---|")
     all_good, num_faults = True, 0
     for name, slice_name, batch, remat in TRIALS:
-        attention = "splash" if slice_of(slice_name).generation.platform == "tpu" else "pallas_gpu"
+        attention = "splash" if slice_of(slice_name).generation.platform == "tpu" else "tokamax"
         request = Request(
             "train", slice_name, 1, MODELS[name], SEQUENCE_LENGTH, batch, 0, "bfloat16", attention, "chunked_wide",
             remat=remat, reduce_dtype="bfloat16",

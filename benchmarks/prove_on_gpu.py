@@ -48,7 +48,7 @@ LOSS, SMOKE_LOSS = LossShape(4096, 768, 128_256), LossShape(512, 64, 1024)
 BETWEEN_GRADIENTS = 0.006
 """Relative, in the Euclidean norm: of two in bfloat16, each as far from the exact one as 8 bits are (0.2 to 0.4 %)."""
 DOCUMENTS = (1536, 2560)
-ATTENTION_KERNELS = ("tokamax", "pallas_gpu")
+ATTENTION_KERNELS = ("tokamax",)
 MODEL = LlamaConfig(32_768, 768, 3072, 6, 12, 6, 64, 2048)
 SMOKE_MODEL = LlamaConfig(512, 64, 128, 2, 4, 2, 16, 256)
 UNTIL_STEP, CHECKPOINT_EVERY_STEPS = 60, 6

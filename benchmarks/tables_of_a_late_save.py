@@ -19,7 +19,7 @@ from runtime.tracking.metrics import INTEGERS, MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training.checkpoint_files import CheckpointFiles
 from runtime.training.run_state import METRICS, SOURCE_LOSSES
-from runtime.training.segments import Segments
+from runtime.training.temporary import Segments
 
 EARLY, LATE = 10_000, 1_400_000
 NUM_SOURCES = 7

@@ -72,7 +72,7 @@ CASES = {
 }
 LOSS = LossShape(num_tokens=32_768, hidden_size=2_560, vocab_size=128_256)
 ATTENTION = AttentionShape(num_sequences=4, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
-ATTENTION_KERNELS = ("chunked", "pallas_gpu", "tokamax")
+ATTENTION_KERNELS = ("chunked", "tokamax")
 DOCUMENT_TOKENS = 500
 """Average length of the packed documents."""
 REMAT: dict[str, "Remat"] = {"ours": "none", "ours, dots": "dots", "ours, full": "full"}

@@ -48,7 +48,7 @@ def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> 
 
     An alarm that several attempts raised is one.
     """
-    from runtime.training.incidents import CONFIRMED_STEPS  # needs NumPy
+    from runtime.training.monitors import CONFIRMED_STEPS  # needs NumPy
 
     events = [event for attempt in attempts for event in attempt]
     recovered = {event["step"] for event in events if event["event"] == "recovered"}

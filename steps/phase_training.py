@@ -17,13 +17,12 @@ from runtime.data.loader import Loader
 from runtime.parallel.hosts import Agreement, StopNotice, host_rows
 from runtime.parallel.mesh import devices_of
 from runtime.tracking.events import EventLog, log_name
-from runtime.training.alarm import Alarm
 from runtime.training.control import Action, Control, Request
 from runtime.training.figure_checks import first_loss_of
 from runtime.training.kernel_checks import check_loss_kernel, check_sums
 from runtime.training.kernel_choice import KernelChoice, scatter_blocks, take_kernels
 from runtime.training.loop import LoopParts, TrainingStopped, train
-from runtime.training.observer import Observer
+from runtime.training.observer import Alarm, Observer
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan

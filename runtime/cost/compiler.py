@@ -35,7 +35,7 @@ TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc", "tokama
 """Packages that the compiler calls or that make a part of the program, by platform, where they are installed."""
 SOURCES = (
     *("kernels", "model", "optim", "parallel", "platform", "tracking/parts.py", "training/part_norms.py"),
-    *("training/train_step.py", "training/eval_step.py", "training/checkpoint_leaves.py"),
+    *("training/train_step.py", "training/eval_step.py"),
     *(f"evaluation/{name}.py" for name in ("described_programs", "placed_model", "generation", "sampling", "scoring")),
     *("training/objective.py", "training/state.py", "training/kernel_choice.py", "cache_folder.py"),
     *("cost/compile_program.py", "cost/program.py", "cost/products.py", "cost/collectives.py", "cost/faults.py"),

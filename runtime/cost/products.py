@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from runtime.cost.program import ArrayType, Instruction, Program
-from runtime.kernels.names import RARELY, RATIOS, SCATTERED, SPLASH, TOKAMAX, TRITON
+from runtime.kernels.names import RARELY, RATIOS, SCATTERED, SPLASH, TOKAMAX
 
-ATTENTION = {SPLASH[0]: (2, -2), SPLASH[1]: (5, -2), TRITON[0]: (2, -3), TRITON[1]: (7, -3)}
-"""Products between queries and keys that a kernel forms, and the axis of the sequence."""
+ATTENTION = {SPLASH[0]: 2, SPLASH[1]: 5}
+"""Products between queries and keys that a kernel forms."""
 _RARELY = re.compile(rf'op_name="[^"]*\b{RARELY}\b')
 _SCATTERED = re.compile(rf"{SCATTERED}(data_[xyz])")
 
@@ -114,12 +114,12 @@ def _called(instruction: Instruction, operands: list[ArrayType]) -> int:
     name = f"{instruction.name} {scope[1] if scope else ''}"
     if TOKAMAX in name and "mosaic_gpu" in instruction.attributes:
         return _of_tokamax(instruction, operands)
-    for kernel, (num_products, axis) in ATTENTION.items():
+    for kernel, num_products in ATTENTION.items():
         if kernel in name:
             # Masks are of integers; a batch of one sequence has no axis.
             query, key = [shape for dtype, shape, _ in operands if "f" in dtype and len(shape) >= 3][:2]
             # Queries are the last of the rows that the keys are of.
-            return num_products * math.prod(query) * (2 * key[axis] - query[axis]) // 2
+            return num_products * math.prod(query) * (2 * key[-2] - query[-2]) // 2
     shapes = [array.shape for array in operands]
     if scattered_axis(instruction) is not None:
         left, right = (shape for shape in shapes if len(shape) == 2)

@@ -58,11 +58,7 @@ class Instruction:
 
     @property
     def branches(self) -> list[str]:
-        """Computations of a conditional, one of which runs.
-
-        Raises:
-            ValueError: it names none in a known way.
-        """
+        """Computations of a conditional, one of which runs; raise ValueError where it names none in a known way."""
         if not self.called:
             raise ValueError(f"{self.name}: no branches in {self.rest[:200]!r}")
         return self.called

@@ -26,8 +26,8 @@ REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
 reports 38 to 43 % on 8,192 and more H100 (arXiv:2407.21783, table 4); 0.55 of these rooflines, which allow 78 and 79 %,
 is 43 %."""
 
-ATTENTION_PRODUCTS = {"pallas_gpu": (2, 7), "tokamax": (2, 7)}
-"""Products of attention, forward and backward, where not two and five: the backward passes compute scores twice."""
+ATTENTION_PRODUCTS = {"tokamax": (2, 7)}
+"""Products of attention, forward and backward, where not two and five: the backward pass computes scores twice."""
 LOSS_PRODUCTS = 3
 """Products between hidden states and the head, forward and backward."""
 
@@ -130,8 +130,6 @@ def _last_part_share(request: Request) -> float:
     """Return the last part's attention over the mean of a context axis: it sees the most keys; the others wait for
     it."""
     stretches = request.context_parallel
-    if request.attention_kernel == "pallas_gpu":  # computes the rows before its stretch as well
-        return stretches
     triangle = (2 * stretches - 1) / stretches
     if request.attention_kernel == "tokamax" and request.step == "train" and stretches > 1:
         forward, backward = ATTENTION_PRODUCTS["tokamax"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import lax
 
-from runtime.kernels import attention_chunked, attention_gpu, attention_tokamax, attention_tpu
+from runtime.kernels import attention_chunked, attention_tokamax, attention_tpu
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 
@@ -45,7 +45,6 @@ KERNELS: dict[str, Callable[..., Query]] = {
     "reference": reference,
     "chunked": attention_chunked.chunked,
     "splash": attention_tpu.splash,
-    "pallas_gpu": attention_gpu.pallas_gpu,
     "tokamax": attention_tokamax.tokamax,
 }
 

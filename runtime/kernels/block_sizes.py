@@ -1,7 +1,7 @@
 """Block sizes of the attention kernels by shape and chip. No JAX at import, for plans.
 
-A TPU of an unlisted kind counts as v4, the smallest, as does any outside `shard_map`; a GPU of an unlisted kind counts
-as an A100. Where no blocks suit a shape, ValueError.
+A TPU of an unlisted kind counts as v4, the smallest, as does any outside `shard_map`. Where no blocks suit a shape,
+ValueError.
 """
 
 from typing import NamedTuple
@@ -22,9 +22,8 @@ _GENERATIONS = {
 }
 SCOPED_VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 16 * MIB, "v5p": 16 * MIB, "v6e": 32 * MIB}
 """Vector memory of a kernel that does not ask for more."""
-UNKNOWN_GPU = "ampere"
-_GPUS = {"A100": "ampere", "H100": "hopper", "H200": "hopper"}
-"""Family by a part of the kind's name, Ray's or the driver's."""
+HOPPERS = ("H100", "H200")
+"""Parts of the names of Hopper GPUs, Ray's or the driver's."""
 
 
 class SplashBlocks(NamedTuple):
@@ -36,18 +35,6 @@ class SplashBlocks(NamedTuple):
     query_backward: int
     key_backward: int
     key_backward_compute: int
-
-
-class TritonBlocks(NamedTuple):
-    """Blocks of `pallas_gpu`, in rows of queries and of keys, and the warps that share a block."""
-
-    query: int
-    key: int
-    query_backward: int
-    """Queries that a block of keys takes at a time, backward."""
-    backward: int
-    """Keys of such a block, and both sides of the queries' gradient."""
-    num_warps: int
 
 
 class MosaicBlocks(NamedTuple):
@@ -65,14 +52,6 @@ class MosaicBlocks(NamedTuple):
     num_stages_backward: int
 
 
-TRITON = {
-    ("hopper", 64): TritonBlocks(128, 64, 64, 64, 4),
-    ("hopper", 128): TritonBlocks(128, 64, 128, 64, 8),
-    ("ampere", 64): TritonBlocks(128, 64, 64, 32, 8),
-    ("ampere", 128): TritonBlocks(64, 64, 32, 64, 8),
-}
-"""Blocks by GPU and head size; bfloat16: the largest tried ones that CUDA's assembler keeps in a thread's 255 registers
-(docs/explanation/gpu.md)."""
 MOSAIC = {64: MosaicBlocks(64, 128, 2, 64, 64, 128, 2), 128: MosaicBlocks(64, 128, 3, 64, 64, 64, 2)}
 """Blocks by head size; bfloat16: the quickest of some eight on an H200."""
 
@@ -82,9 +61,9 @@ def generation_of(device_kind: str) -> str | None:
     return _GENERATIONS.get(device_kind)
 
 
-def family_of(device_kind: str) -> str | None:
-    """Return "hopper" for "NVIDIA H100 80GB HBM3" or "H100"; None for a device that is no known GPU."""
-    return next((family for part, family in _GPUS.items() if part in device_kind), None)
+def is_hopper(device_kind: str) -> bool:
+    """Return whether a device is a Hopper GPU, such as "NVIDIA H200"; an unknown device ("") counts as one."""
+    return not device_kind or any(name in device_kind for name in HOPPERS)
 
 
 def taken_as(device_kind: str) -> str:
@@ -140,41 +119,16 @@ def splash_bytes(size: int, compute: int, head_dim: int, item_bytes: int, *, is_
     return fetched + kept + 2 * size * min(compute, size) * 4
 
 
-def triton_blocks(device_kind: str, *, head_dim: int, num_rows: int) -> TritonBlocks:
-    """Return the blocks for rows of `num_rows` tokens on a GPU.
-
-    Raises:
-        ValueError: the kernel does not take the shape.
-    """
-    blocks = TRITON.get((family_of(device_kind) or UNKNOWN_GPU, head_dim))
-    if blocks is None:
-        known = ", ".join(str(size) for name, size in TRITON if name == UNKNOWN_GPU)
-        raise ValueError(
-            f"attention kernel 'pallas_gpu': head_dim {head_dim} is none of {known}; use attention kernel 'chunked'."
-        )
-    unit = max(blocks.key, blocks.backward)
-    if num_rows % unit:
-        raise ValueError(
-            f"attention kernel 'pallas_gpu': {num_rows} tokens of a row are not a whole number of blocks of {unit}; "
-            "change the sequence length, or context_parallel."
-        )
-    return blocks._replace(
-        query=_part_of(num_rows, blocks.query, blocks.key),
-        query_backward=_part_of(num_rows, blocks.query_backward, blocks.query_backward // 2),
-    )
-
-
 def mosaic_blocks(device_kind: str, *, head_dim: int, num_rows: int, first_row: int) -> MosaicBlocks:
     """Return the blocks for `num_rows` queries from position `first_row` on; for an unknown device ("") a Hopper's.
 
     Raises:
         ValueError: the kernel does not take the device or the shape.
     """
-    if device_kind and family_of(device_kind) != "hopper":
-        known = " and ".join(name for name, family in _GPUS.items() if family == "hopper")
+    if not is_hopper(device_kind):
         raise ValueError(
-            f"attention kernel 'tokamax': the device is {device_kind!r}, and the kernel is for {known}; use attention "
-            "kernel 'chunked'."
+            f"attention kernel 'tokamax': the device is {device_kind!r}, and the kernel is for {' and '.join(HOPPERS)}"
+            "; use attention kernel 'chunked'."
         )
     if head_dim not in MOSAIC:
         known = ", ".join(str(size) for size in MOSAIC)
@@ -193,9 +147,9 @@ def mosaic_blocks(device_kind: str, *, head_dim: int, num_rows: int, first_row: 
     return blocks
 
 
-def _part_of(size: int, limit: int, unit: int = LANES) -> int:
-    """Return the largest whole number of `unit` up to `limit` that divides `size`."""
-    return max(part for part in range(unit, min(size, limit) + 1, unit) if size % part == 0)
+def _part_of(size: int, limit: int) -> int:
+    """Return the largest whole number of lanes up to `limit` that divides `size`."""
+    return max(part for part in range(LANES, min(size, limit) + 1, LANES) if size % part == 0)
 
 
 def padded_to_tiles(size: int) -> int:

@@ -40,19 +40,14 @@ def by_logits(way: WeightGradient, rows: Hidden, head: Head, labels: Labels) -> 
         shares = jnp.exp(logits - log_normalizer[:, None]) * scales[:, None]
         is_label = labels[:, None] == jnp.arange(head.shape[1], dtype=labels.dtype)[None, :]
         logit_gradient = (shares - jnp.where(is_label, weights[:, None], 0.0)).astype(rows.dtype)
-        return gradient_products(way, rows, head, logit_gradient)
+        row_gradient = jnp.einsum("tv,hv->th", logit_gradient, head, preferred_element_type=jnp.float32)
+        return row_gradient, weight_gradient(rows, logit_gradient, way=way, preferred_element_type=jnp.float32)
 
     return Block(
         log_normalizer - jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0],
         log_normalizer,
         gradients,
     )
-
-
-def gradient_products(way: WeightGradient, rows: Hidden, head: Head, logit_gradient: Array) -> tuple[Array, Array]:
-    """Return the gradients of rows and head in float32, from that of a block's logits."""
-    row_gradient = jnp.einsum("tv,hv->th", logit_gradient, head, preferred_element_type=jnp.float32)
-    return row_gradient, weight_gradient(rows, logit_gradient, way=way, preferred_element_type=jnp.float32)
 
 
 class Cut(NamedTuple):

@@ -21,7 +21,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, BFloat16, Float32
 
-from runtime.kernels.block_sizes import device_kind_here, family_of
+from runtime.kernels.block_sizes import device_kind_here, is_hopper
 from runtime.kernels.cross_entropy_chunked import WIDE, Block, Cut, by_blocks
 from runtime.kernels.linear import weight_gradient
 from runtime.kernels.names import RATIOS
@@ -72,7 +72,7 @@ def check_shape(device_kind: str, *, num_tokens: int, hidden_size: int, vocab_si
     Hopper.
     """
     why = None
-    if device_kind and family_of(device_kind) != "hopper":
+    if not is_hopper(device_kind):
         why = f"its kernel is for H100 and H200, and the device is {device_kind!r}"
     elif compute_dtype != "bfloat16":
         why = f"it takes bfloat16, and the compute dtype is {compute_dtype}"

@@ -5,8 +5,6 @@ JAX may rename its own kernels; the tests that run the real compilers then fail.
 
 SPLASH = ("splash_mha_fwd", "splash_mha_dkv")
 """JAX's kernels of `splash`: forward, and all gradients."""
-TRITON = ("mha_forward", "mha_backward")
-"""JAX's kernels of `pallas_gpu`."""
 TOKAMAX = "tokamax:"
 """Scope of tokamax's operations."""
 SCATTERED = "scattered_product_"

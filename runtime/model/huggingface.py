@@ -41,11 +41,7 @@ def rope_to_json(rope: Rope, *, max_length: int) -> dict[str, Any]:
 
 
 def rope_from_json(document: dict[str, Any], file: str) -> Rope:
-    """Return the rotary embedding of a config.json.
-
-    Raises:
-        InteropError: it has a form that no `Rope` has.
-    """
+    """Return the rotary embedding of a config.json; raise InteropError where it has a form that no `Rope` has."""
     parameters = dict(document.get("rope_parameters") or document.get("rope_scaling") or {})
     theta = float(parameters.pop("rope_theta", document.get("rope_theta", DEFAULT_ROPE_THETA)))
     kind = parameters.pop("rope_type", parameters.pop("type", "default"))

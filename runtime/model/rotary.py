@@ -31,19 +31,11 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def rotation(
-    frequencies: Frequencies, sequence_length: int
-) -> tuple[Float32[Array, "sequence half_head_dim"], Float32[Array, "sequence half_head_dim"]]:
+    frequencies: Frequencies, positions: Int32[Array, "*rows sequence"]
+) -> tuple[Float32[Array, "*rows sequence half_head_dim"], Float32[Array, "*rows sequence half_head_dim"]]:
     """Return cosine and sine of the angle of each position and pair."""
-    positions = jnp.arange(sequence_length, dtype=jnp.float32)
-    angles = positions[:, None] * jnp.asarray(frequencies)[None, :]
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def rotation_at(
-    frequencies: Frequencies, positions: Int32[Array, "batch sequence"]
-) -> tuple[Float32[Array, "batch sequence half_head_dim"], Float32[Array, "batch sequence half_head_dim"]]:
-    """Return cosine and sine for tokens whose positions are not their places in the row."""
-    angles = positions.astype(jnp.float32)[..., None] * jnp.asarray(frequencies)[None, None, :]
+    pairs = jnp.asarray(frequencies).reshape((1,) * positions.ndim + (-1,))
+    angles = positions.astype(jnp.float32)[..., None] * pairs
     return jnp.cos(angles), jnp.sin(angles)
 
 

@@ -6,7 +6,7 @@ An optimizer is optax's `GradientTransformationExtraArgs` with what plans and me
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import optax
@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     from runtime.model.model import Model
 
 NUMBERS = ("learning_rate", "weight_decay", "b1", "b2", "eps", "max_norm")
+"""Traced scalars that an update takes, by their names in `Hyperparameters`: changing one compiles nothing."""
 
 
 @runtime_checkable
 class Optimizer(Protocol):
     """An algorithm: a frozen value that hashes, since compiled programs are cached by it."""
-
-    hyperparameters: ClassVar[tuple[str, ...]]
-    """Numbers that each update takes as traced scalars, by their names in `Hyperparameters`: changing one compiles
-    nothing."""
 
     def __hash__(self) -> int: ...
 
@@ -45,7 +42,7 @@ class Optimizer(Protocol):
     ) -> "optax.GradientTransformationExtraArgs":
         """Return the transformation for the parameters of `model`, on a mesh with these axes.
 
-        Its update takes `params`, `grad_norm` (over all devices, before clipping) and the `hyperparameters`. It works
+        Its update takes `params`, `grad_norm` (over all devices, before clipping) and the `NUMBERS`. It works
         element by element or writes its collectives out, for it runs on shards inside `jax.shard_map`. Its first state
         is zero in every leaf. A leaf whose path ends in a parameter's name lies where that parameter does.
         """
@@ -57,7 +54,6 @@ class AdamW:
     """AdamW (arXiv:1711.05101) with clipping by global norm."""
 
     kind: Literal["adamw"] = dataclasses.field(default="adamw", repr=False)
-    hyperparameters: ClassVar[tuple[str, ...]] = NUMBERS
 
     def state_size(self, model: "ModelConfig") -> int:
         return 2 * model.num_parameters
@@ -91,7 +87,6 @@ class Muon:
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Dtype in which matrices are gathered and orthogonalised."""
     kind: Literal["muon"] = dataclasses.field(default="muon", repr=False)
-    hyperparameters: ClassVar[tuple[str, ...]] = NUMBERS
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta < 1 - 2**-25:  # half way from the largest float32 below 1

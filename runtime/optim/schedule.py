@@ -49,11 +49,7 @@ class Placed:
 
     @property
     def first_step(self) -> int:
-        """First step of the schedule.
-
-        Raises:
-            ValueError: no phase has taken the schedule yet.
-        """
+        """First step of the schedule; raise ValueError where no phase has taken the schedule yet."""
         if self.start_step is None:
             raise ValueError(f"{type(self).__name__}.start_step is not set; a phase sets it to its own first step.")
         return self.start_step

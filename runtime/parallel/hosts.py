@@ -122,6 +122,18 @@ class StopNotice:
         return bool(_service().key_value_dir_get(self._place))
 
 
+def wait_for_hosts(name: str, *, seconds: int) -> None:
+    """Return when every host has called this with the same name, once; a thread of each may.
+
+    Raises:
+        TimeoutError: some hosts have not; the message has their numbers.
+    """
+    try:
+        _service().wait_at_barrier(name, seconds * 1000)
+    except jax.errors.JaxRuntimeError as error:
+        raise TimeoutError(f"{name}: not all hosts are there after {seconds} s: {error}") from error
+
+
 def _service() -> Any:
     service = distributed.global_state.client
     assert service is not None  # `join_hosts` has made it

@@ -38,11 +38,7 @@ class Column(Sequence[Any]):
         return itertools.chain(itertools.chain.from_iterable(block.tolist() for block in self._blocks), self._newest)
 
     def append(self, value: float) -> None:
-        """Add a number.
-
-        Raises:
-            OverflowError: it does not fit into the type.
-        """
+        """Add a number; raise OverflowError where it does not fit into the type."""
         self._newest.append(value)
         self._seal()
 
@@ -59,6 +55,10 @@ class Column(Sequence[Any]):
         if len(self._newest) == BLOCK_ROWS:
             self._blocks.append(np.frombuffer(self._newest, self.typecode))
             self._newest = array.array(self.typecode)
+
+    def keep_newest_block(self) -> None:
+        """Drop the numbers of all full blocks but the newest."""
+        del self._blocks[:-1]
 
     def copy(self) -> "Column":
         """Return a column that numbers added to this one do not reach."""
@@ -93,6 +93,11 @@ class BlockedTable(abc.ABC):
     @abc.abstractmethod
     def rows_to_parquet(self, rows: slice) -> bytes:
         """Return a Parquet file of a block, of the rows after all blocks, or of all rows."""
+
+    def forget_blocks(self) -> None:
+        """Drop all full blocks but the newest; the rest is a table of the newest rows."""
+        for column in self._columns.values():
+            column.keep_newest_block()
 
     @property
     def num_blocks(self) -> int:

@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from runtime.tracking.events import EventLog
-from runtime.training.alarm import Alarm
 from runtime.training.figure_checks import CREEP_STEPS, PERSISTENT_LEAST, PERSISTENT_STEPS, UPDATE_NORM_STEPS
 from runtime.training.monitors import Monitors
 from runtime.training.norm_places import FEWEST_STEPS, Place, standing_out
+from runtime.training.observer import Alarm
 
 BATCH_MONITORS = ("grad_norm", "loss_spike", "low_loss")
 """Monitors of single batches, one row of which may be the cause."""

@@ -22,28 +22,26 @@ import numpy as np
 
 from runtime.data.read_failure import write_fix
 from runtime.optim.ema import HOT
+from runtime.parallel.hosts import wait_for_hosts
 from runtime.training.background import lower_priority
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c, recorded
-from runtime.training.checkpoint_leaves import (
-    Leaf,
-    box_of,
-    chunk_shape_of,
-    chunk_starts,
-    named_leaves,
-)
 from runtime.training.checkpoint_reader import (
     FORMAT,
     CheckpointError,
+    Leaf,
     Reader,
+    box_of,
     check_same_state,
+    chunk_shape_of,
+    chunk_starts,
+    named_leaves,
 )
 
 LEAVES_READ_AHEAD = 8
 CHUNKS_WRITTEN_AT_ONCE = 16
 """Chunks that are copied on their way to a bucket, or made by `save_pieces`."""
-PART_WAIT_SECONDS = 600.0
-"""Longest wait for the next process's part after the newest one; hosts may be minutes apart."""
-LISTED_EVERY_SECONDS = 1.0
+PARTS_WAIT_SECONDS = 7200
+"""Longest wait for the parts of all processes; hosts may be many minutes apart."""
 
 State = TypeVar("State")
 Chunk = tuple[ChunkedArray, tuple[int, ...], np.ndarray]
@@ -207,9 +205,13 @@ def _write(
     written |= link(files) if process == 0 else {}
     if num_processes > 1:
         files.write(f"{name}/parts/{process:05d}.json", canonical_json(written, "part of a manifest"))
+        wait_for_hosts(f"parts of {files.folder}/{name}", seconds=PARTS_WAIT_SECONDS)
         if process > 0:
             return
-        written = _gathered_parts(files, name, num_processes)
+        for other in range(1, num_processes):
+            part = files.read(f"{name}/parts/{other:05d}.json")
+            assert part is not None  # written before that host was there
+            written |= json.loads(part)
     _seal(files, name, {**body, "files": written})
 
 
@@ -272,32 +274,6 @@ def save_pieces(
     _seal(files, name, {"format": FORMAT, "leaves": described, "files": written})
 
 
-def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> Entries:
-    """Wait for the parts of all processes and merge them; a part is written when all its chunks are durable."""
-    written: Entries = {}
-    keys = [f"{name}/parts/{process:05d}.json" for process in range(num_processes)]
-    arrived: set[str] = set()
-    newest = listed = time.monotonic()
-    for key in keys:
-        while (part := files.read(key)) is None:
-            if time.monotonic() - listed > LISTED_EVERY_SECONDS:
-                listed = time.monotonic()
-                if new := files.list_keys(f"{name}/parts/") - arrived:
-                    arrived, newest = arrived | new, listed
-            if time.monotonic() - newest > PART_WAIT_SECONDS:
-                missing = [str(process) for process, key in enumerate(keys) if key not in arrived]
-                raise TimeoutError(
-                    f"of {num_processes} processes {', '.join(missing)} have not written their parts, and no other "
-                    f"part has arrived for {PART_WAIT_SECONDS:.0f} s; look at their logs"
-                )
-            time.sleep(0.05)
-        if key not in arrived:
-            arrived.add(key)
-            newest = time.monotonic()
-        written |= json.loads(part)
-    return written
-
-
 def is_complete(path: str) -> bool:
     return CheckpointFiles(path).has("manifest.json")
 
@@ -320,11 +296,10 @@ def load(path: str | Reader, like: State, *, partial: bool = False) -> tuple[Sta
         TornCheckpointError: a file is damaged or missing.
         OSError: the store did not answer or refused, so the checkpoint may be good.
     """
-    reader = _opened(path)
+    reader = path if isinstance(path, Reader) else Reader(path)
     leaves = named_leaves(like)
     check_same_state(reader.path, reader.manifest, leaves, partial=partial)
-    reader.check_all_files_exist()
-    metadata = read_metadata(reader)
+    metadata = reader.metadata()
     restored = []
     reads: collections.deque[tuple[Leaf, ChunkedArray, dict[tuple[int, ...], Any]]] = collections.deque()
     for leaf in leaves:
@@ -350,16 +325,11 @@ def load_params(path: str, like_params: State, which: str) -> State:
     return load(path, {"averages": {which: like_params}}, partial=True)[0]["averages"][which]
 
 
-def read_metadata(path: str | Reader) -> dict[str, Any]:
+def read_metadata(path: str) -> dict[str, Any]:
     """Return the verified metadata of a complete checkpoint."""
-    reader = _opened(path)
-    return json.loads(reader.read(f"{reader.name}/metadata.json"))
+    return Reader(path).metadata()
 
 
-def read_beside(path: str | Reader, key: str) -> list[bytes]:
+def read_beside(path: str, key: str) -> list[bytes]:
     """Return the verified Parquet files of a table that was saved beside the checkpoint."""
-    return _opened(path).read_parts(key)
-
-
-def _opened(path: str | Reader) -> Reader:
-    return path if isinstance(path, Reader) else Reader(path)
+    return Reader(path).read_parts(key)

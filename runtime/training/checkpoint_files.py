@@ -80,10 +80,6 @@ class CheckpointFiles:
         self._spec = key_value_store(self.folder)
         self._store = ts.KvStore.open(self._spec).result()
 
-    def list_keys(self, below: str = "") -> set[str]:
-        """Return every key below `below`; none for a GCS bucket that refuses to be listed (401, 403)."""
-        return {key.decode() for key in answer(self._store.list(_range(below)), f"{self.folder}/{below}")}
-
     def folders(self) -> set[str]:
         """Return the names of the folders directly below, without listing their files."""
         if self._spec["driver"] == "file":
@@ -99,7 +95,7 @@ class CheckpointFiles:
 
     def has(self, key: str) -> bool:
         """Return whether the file exists, without fetching it."""
-        # No listing: see `list_keys`. For an empty range TensorStore asks GCS and S3 for the metadata alone.
+        # No listing, which a bucket may refuse. For an empty range TensorStore asks GCS and S3 for the metadata alone.
         return answer(self._store.read(key, byte_range=slice(0, 0)), f"{self.folder}/{key}").state == "value"
 
     def read(self, key: str) -> bytes | None:

@@ -1,16 +1,22 @@
-"""Reader of a complete checkpoint, which verifies every file by the manifest."""
+"""Leaves of a state, and the reader of a complete checkpoint, which verifies every file by the manifest."""
 
+import itertools
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Sharding
 
+from runtime.model.model import leaves_by_name
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, answer, canonical_json, crc32c
-from runtime.training.checkpoint_leaves import Index, Leaf, box_of, chunk_starts, held_indices
 
 FORMAT = 3
+MAX_CHUNK_IN_BYTES = 64 * 2**20
+"""Largest chunk of a shard; chunks are written and read in parallel."""
+Index = tuple[slice, ...]
 
 RESTORE_A_MILESTONE = (
     "rerun the step that made it with --force, restore the file from a copy, or use another milestone."
@@ -30,6 +36,20 @@ class TornCheckpointError(CheckpointError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.damage, self.fix)
+
+
+class Leaf(NamedTuple):
+    """A leaf as it is stored; `array` is None where only the shape is known."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sharding: Sharding | None
+    array: jax.Array | None
+
+    @property
+    def described(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
 
 
 class Manifest(NamedTuple):
@@ -71,11 +91,6 @@ class Reader:
                 f"{self.path}: manifest.json has format {body['format']}, and this program reads format {FORMAT}; use "
                 "the version of the program that wrote it."
             )
-        if "segments" in body:
-            raise CheckpointError(
-                f"{self.path}: an earlier version wrote its tables as segments that checkpoints share; train up to the "
-                "next milestone with the version that wrote it, or start from an earlier milestone."
-            )
         self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"))
 
     def _torn(self, key: str, what: str) -> TornCheckpointError:
@@ -85,26 +100,18 @@ class Reader:
             f"{self.path}: {owner} is damaged: {what}. The checkpoint is torn, and nothing of it is used"
         )
 
-    def check_all_files_exist(self) -> None:
-        """Compare the manifest with one listing; raise OSError where the store does not list what it has."""
-        present, manifest = self.files.list_keys(f"{self.name}/"), f"{self.name}/manifest.json"
-        if manifest not in present and self.files.read(manifest) is not None:
-            raise OSError(
-                f"{self.path}: the store reads the checkpoint but does not list it. Renew the credentials, or let them "
-                "list the bucket, then run the same command again."
-            )
-        for key in sorted(key for key in self.manifest.files if key.startswith(f"{self.name}/")):
-            if key not in present:
-                raise self._torn(key, "the file is missing")
-
     def read(self, key: str) -> bytes:
         """Return the bytes of a file; raise TornCheckpointError where it is damaged or missing."""
         return self._verified(key, self.files.read(key), self.manifest.files.get(key))
 
-    def read_parts(self, key: str) -> list[bytes]:
-        """Return the bytes of the files in the folder `key`, in order of their names, as `read` does."""
+    def metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.read(f"{self.name}/metadata.json"))
+        return found
+
+    def read_parts(self, key: str, *, newest: int = 0) -> list[bytes]:
+        """Return the bytes of the last `newest` files in the folder `key`, or of all for 0, in order of their names."""
         parts = sorted(each for each in self.manifest.files if each.startswith(f"{key}/"))
-        return [self.read(each) for each in parts or [key]]
+        return [self.read(each) for each in parts[-newest:] or [key]]
 
     def _verified(self, key: str, data: bytes | None, recorded: Mapping[str, Any] | None) -> bytes:
         if data is None:
@@ -196,3 +203,44 @@ def check_same_state(path: str, manifest: Manifest, leaves: list[Leaf], *, parti
             "that wrote it has another model or other averages. Give the phase the same, or restore less: "
             'restore="weights".'
         )
+
+
+def named_leaves(tree: object) -> list[Leaf]:
+    """Return all leaves: arrays, or their shapes."""
+    leaves = []
+    for name, leaf in leaves_by_name(tree).items():
+        if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+            raise TypeError(f"{name}: {type(leaf).__name__} {leaf!r} cannot be saved; make it a jax.Array.")
+        array = leaf if isinstance(leaf, jax.Array) else None
+        leaves.append(Leaf(name, tuple(leaf.shape), np.dtype(leaf.dtype).name, leaf.sharding, array))
+    return leaves
+
+
+def chunk_shape_of(shard_shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the shape of a shard with leading axes divided until a chunk is small enough."""
+    chunk = [max(size, 1) for size in shard_shape]
+    for axis, size in enumerate(chunk):
+        excess = math.prod(chunk) * itemsize / MAX_CHUNK_IN_BYTES
+        if excess > 1:
+            pieces = next(pieces for pieces in range(1, size + 1) if size % pieces == 0 and pieces >= min(excess, size))
+            chunk[axis] = size // pieces
+    return tuple(chunk)
+
+
+def chunk_starts(first: tuple[int, ...], last: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Return the first indices of the chunks that intersect the box [first, last)."""
+    return itertools.product(*(range(a // size * size, b, size) for a, b, size in zip(first, last, chunk, strict=True)))
+
+
+def box_of(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the first index along each axis, and the one past the last."""
+    bounds = [piece.indices(size) for piece, size in zip(index, shape, strict=True)]
+    return tuple(first for first, _, _ in bounds), tuple(last for _, last, _ in bounds)
+
+
+def held_indices(leaf: Leaf) -> list[Index]:
+    """Return the parts of a leaf that this process's devices hold."""
+    whole = tuple(slice(None) for _ in leaf.shape)
+    if leaf.sharding is None:
+        return [whole]
+    return [index or whole for index in leaf.sharding.addressable_devices_indices_map(leaf.shape).values()]

@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, UInt32
 
 from runtime.model.model import leaves_by_name
-from runtime.training.alarm import Alarm
+from runtime.training.observer import Alarm
 
 _LANES = (0x9E3779B9, 0x85EBCA6B)
 _STRIDES = (0x27D4EB2F, 0x165667B1, 0x9E3779B1, 0xC2B2AE3D)  # odd and one an axis, so that axes do not fold

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32
 
-from runtime.model.computation import Computation, matmul_precision
+from runtime.model.computation import matmul_precision
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params
 from runtime.model.placement import check_placement, parameter_specs
@@ -40,7 +41,7 @@ def build_eval_step(
 ) -> EvalStep:
     """Return `step(params, tokens, segment_ids) -> TokenLosses`, for parameters sharded as in the train step."""
     program = eval_program(
-        config, mesh, attention_kernel=attention_kernel, loss_kernel=loss_kernel, compute_dtype=compute_dtype
+        config, mesh, attention_kernel=attention_kernel, loss_kernel=loss_kernel, compute_dtype=np.dtype(compute_dtype)
     )
     frequencies = config.build().frequencies(rope)
 
@@ -51,25 +52,14 @@ def build_eval_step(
     return step
 
 
+@functools.cache
 def eval_program(
     config: ModelConfig, mesh: Mesh, *, attention_kernel: str, loss_kernel: str, compute_dtype: jax.typing.DTypeLike
 ) -> Callable:
     """Return the program of `build_eval_step`, with arguments parameters, tokens, segment ids, rotary frequencies."""
     check_placement(config, mesh)
     check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    computation = computation_on(
-        mesh,
-        config,
-        attention_kernel=attention_kernel,
-        compute_dtype=compute_dtype,
-        remat="none",
-        reduce_dtype="float32",
-    )
-    return _eval_program(config, mesh, computation, loss_kernel)
-
-
-@functools.cache
-def _eval_program(config: ModelConfig, mesh: Mesh, computation: Computation, loss_kernel: str) -> Callable:
+    computation = computation_on(mesh, config, attention_kernel=attention_kernel, compute_dtype=compute_dtype)
     spread = computation.spread
 
     def losses(params: Params, tokens: Array, segment_ids: Array, frequencies: Array) -> TokenLosses:

@@ -13,8 +13,8 @@ import numpy as np
 from runtime.model.config import ModelConfig
 from runtime.optim.skipping import LEAST_DEVIATION
 from runtime.tracking.metrics import MetricsRow
-from runtime.training.alarm import Monitor
 from runtime.training.level import Level, recovery, slope
+from runtime.training.observer import Monitor
 
 LEVEL_STEPS = 128
 """Steps of a level."""

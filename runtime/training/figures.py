@@ -22,12 +22,11 @@ from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
 from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_fields
 from runtime.tracking.source_losses import SourceLosses, rows_of_update
-from runtime.training.alarm import Alarm
 from runtime.training.alarm_events import BATCH_MONITORS, log_alarm, log_spikes, odd_row
 from runtime.training.digests import Copies, begin_comparison, begin_digests, finish_comparison, finish_digests
 from runtime.training.monitors import Monitors
 from runtime.training.norm_places import UPDATE_MONITORS, Place, RecentNorms, standing_out
-from runtime.training.observer import Observer
+from runtime.training.observer import Alarm, Observer
 from runtime.training.part_norms import tensors_of
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver
@@ -151,6 +150,8 @@ class Figures:
         self._report_digests(pending, row.step)
         self.metrics.append(row)
         self.source_losses.append(source_losses)
+        if jax.process_index() > 0:  # the first host writes the table
+            self.source_losses.forget_blocks()
         for alarm in self._monitors.observe(row):
             place = placed(measured=UPDATE if alarm.monitor in UPDATE_MONITORS else GRADIENT)
             if alarm.monitor in BATCH_MONITORS:

@@ -2,6 +2,7 @@
 
 import logging
 import zlib
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +25,16 @@ from runtime.parallel.mesh import first_data_axis
 
 logger = logging.getLogger(__name__)
 
+KERNELS: dict[str, Collection[str]] = {"attention": attention.KERNELS, "loss": cross_entropy.KERNELS}
+FASTEST = {
+    "tpu": (("splash",), ("chunked_wide",)),
+    "gpu": (("tokamax", "chunked"), ("mosaic_gpu", "chunked_wide")),
+    "cpu": (("chunked",), ("chunked",)),
+}
+"""Kernels of attention and of the loss by platform, the fastest first (docs/explanation/gpu.md and tpu.md)."""
 USE_DEFAULT = " Or use the default: None."
 _ONLY_ON = {
     "splash": ("tpu", "a Mosaic TPU kernel"),
-    "pallas_gpu": ("gpu", "a Triton GPU kernel"),
     "tokamax": ("gpu", "a Mosaic GPU kernel"),
     "mosaic_gpu": ("gpu", "a Mosaic GPU kernel"),
 }
@@ -49,61 +56,33 @@ class KernelChoice(NamedTuple):
 
 
 def default_kernels(shape: KernelShape) -> KernelChoice:
-    """Return the fastest kernels of the platform for this shape, without their blocks.
+    """Return the fastest kernels of the platform that take this shape, without their blocks.
 
     Raises:
         ValueError: no kernels are known for the platform.
     """
-    at_once = "loss: gradients computed together with the logits"
-    match shape.platform:
-        case "tpu":
-            why = "attention: scores stay in vector memory, documents are separated by segment ids"
-            return KernelChoice("splash", "chunked_wide", f"{why}; {at_once}", {})
-        case "gpu":
-            attention_kernel, why = _gpu_attention(shape)
-            loss_kernel, where = _gpu_loss(shape)
-            return KernelChoice(attention_kernel, loss_kernel, f"attention: {why}; {at_once}, {where}", {})
-        case "cpu":
-            why = "attention: by blocks of queries, without the keys after a block"
-            return KernelChoice("chunked", "chunked", f"{why}; {at_once}", {})
-    raise ValueError(f"platform is {shape.platform!r}; kernels are known for cpu, gpu and tpu.")
+    if shape.platform not in FASTEST:
+        raise ValueError(f"platform is {shape.platform!r}; kernels are known for {', '.join(sorted(FASTEST))}.")
+    of_attention, of_loss = FASTEST[shape.platform]
+    attention_kernel, why = _fastest(of_attention, attention_blocks, shape)
+    loss_kernel, why_loss = _fastest(of_loss, loss_blocks, shape)
+    return KernelChoice(attention_kernel, loss_kernel, f"attention: {why}; loss: {why_loss}", {})
 
 
-def _gpu_attention(shape: KernelShape) -> tuple[str, str]:
-    """Return the fastest attention kernel by timings on an H200 (docs/explanation/gpu.md), and why."""
-    no_mosaic = attention_tokamax.missing()
-    try:
-        attention_blocks("tokamax", shape)
-    except ValueError as error:
-        no_mosaic = _why(error)
-    if no_mosaic is None:
-        return "tokamax", "it separates documents by their first positions, without a mask"
-    no_triton = None
-    if block_sizes.family_of(shape.device_kind) is None:
-        no_triton = f"pallas_gpu is untested on {shape.device_kind}"
-    elif shape.compute_dtype != "bfloat16":
-        no_triton = f"pallas_gpu in {shape.compute_dtype} spills tens of KB a thread from registers"
-    else:
+def _fastest(
+    kernels: tuple[str, ...], blocks_of: Callable[[str, KernelShape], str], shape: KernelShape
+) -> tuple[str, str]:
+    """Return the first kernel that takes the shape, or else the last, and why."""
+    why = "the fastest there"
+    for kernel in kernels[:-1]:
         try:
-            attention_blocks("pallas_gpu", shape._replace(first_row=0))
+            blocks_of(kernel, shape)
         except ValueError as error:
-            no_triton = _why(error)
-    if no_triton is None:
-        return "pallas_gpu", f"scores stay in registers; not tokamax, because {no_mosaic}"
-    return "chunked", f"one block of scores at a time, because {no_triton}"
-
-
-def _gpu_loss(shape: KernelShape) -> tuple[str, str]:
-    try:
-        loss_blocks("mosaic_gpu", shape)
-    except ValueError as error:
-        return "chunked_wide", f"in memory; not mosaic_gpu, because {_why(error)}"
-    return "mosaic_gpu", "in registers"
-
-
-def _why(error: ValueError) -> str:
-    """Return the reason in an error message, without the kernel before it and the advice after it."""
-    return str(error).partition(": ")[2].partition(";")[0]
+            # Without the kernel before the reason, and the advice after it.
+            why = f"not {kernel}, because {str(error).partition(': ')[2].partition(';')[0]}"
+        else:
+            return kernel, why
+    return kernels[-1], why
 
 
 def chosen_kernels(
@@ -116,22 +95,17 @@ def chosen_kernels(
     """
     choice = default_kernels(shape)
     arguments = {"attention": attention_kernel, "loss": loss_kernel}
-    named = {name: kernel for name, kernel in arguments.items() if kernel is not None}
+    named = [name for name, kernel in arguments.items() if kernel is not None]
     if named:
         reason = f"{' and '.join(f'{name}_kernel' for name in named)} from the config; default: {choice.reason}"
-        choice = choice._replace(
-            attention=attention_kernel or choice.attention, loss=loss_kernel or choice.loss, reason=reason
-        )
-        try:
-            check_kernels(shape.platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
-        except ValueError as error:
-            raise ValueError(f"{error}{USE_DEFAULT}") from None
+        choice = KernelChoice(attention_kernel or choice.attention, loss_kernel or choice.loss, reason, {})
     blocks = {}
     for name, kernel, blocks_of in (
         ("attention", choice.attention, attention_blocks),
         ("loss", choice.loss, loss_blocks),
     ):
         try:
+            _check_kernel(name, kernel, shape.platform)
             blocks[name] = blocks_of(kernel, shape)
         except ValueError as error:
             raise ValueError(f"{error}{USE_DEFAULT if name in named else ''}") from None
@@ -164,15 +138,14 @@ def take_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_kerne
 def attention_blocks(kernel: str, shape: KernelShape) -> str:
     """Return the block sizes of an attention kernel, for logs; raise ValueError if the kernel refuses the shape."""
     kind, head_dim = shape.device_kind, shape.head_dim
-    blocks: block_sizes.SplashBlocks | block_sizes.TritonBlocks | block_sizes.MosaicBlocks
+    blocks: block_sizes.SplashBlocks | block_sizes.MosaicBlocks
     match kernel:
         case "splash":
             blocks = block_sizes.splash_blocks(
                 kind, head_dim=head_dim, num_rows=shape.stretch, item_bytes=shape.item_bytes
             )
-        case "pallas_gpu":
-            blocks = block_sizes.triton_blocks(kind, head_dim=head_dim, num_rows=shape.first_row + shape.stretch)
         case "tokamax":
+            attention_tokamax.check_versions()
             attention_tokamax.check_dtype(shape.compute_dtype)
             blocks = block_sizes.mosaic_blocks(
                 kind, head_dim=head_dim, num_rows=shape.stretch, first_row=shape.first_row
@@ -224,17 +197,18 @@ def scatter_blocks(kernel: ScatterKernel, mesh: Mesh, model: ModelConfig, shape:
 
 
 def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> None:
-    """Raise ValueError if a kernel is unknown, not installed, or cannot run on `platform`."""
-    for argument, name, kernels in (
-        ("attention_kernel", attention_kernel, attention.KERNELS),
-        ("loss_kernel", loss_kernel, cross_entropy.KERNELS),
-    ):
-        if name not in kernels:
-            raise ValueError(f"{argument} is {name!r}; it must be one of {', '.join(sorted(kernels))}.")
-        if name in _ONLY_ON and platform != _ONLY_ON[name][0]:
-            raise ValueError(
-                f"{argument} is {name!r}, {_ONLY_ON[name][1]}, and the platform of the mesh is {platform!r}; use None "
-                "for the default kernel."
-            )
-    if attention_kernel == "tokamax":
-        attention_tokamax.check_versions()
+    """Raise ValueError if a kernel is unknown or cannot run on `platform`."""
+    _check_kernel("attention", attention_kernel, platform)
+    _check_kernel("loss", loss_kernel, platform)
+
+
+def _check_kernel(name: str, kernel: str, platform: str) -> None:
+    kernels = KERNELS[name]
+    if kernel not in kernels:
+        raise ValueError(f"{name}_kernel is {kernel!r}; it must be one of {', '.join(sorted(kernels))}.")
+    needed, what = _ONLY_ON.get(kernel, (platform, ""))
+    if platform != needed:
+        raise ValueError(
+            f"{name}_kernel is {kernel!r}, {what}, and the platform of the mesh is {platform!r}; use None for the "
+            "default kernel."
+        )

@@ -13,8 +13,7 @@ from typing import Any
 
 from runtime.data.prefetch import Prefetch
 from runtime.tracking.events import EventLog
-from runtime.training.alarm import Alarm
-from runtime.training.observer import Observer
+from runtime.training.observer import Alarm, Observer
 
 PROGRESS_SECONDS = 0.5
 """Least time between two reports to the observer."""

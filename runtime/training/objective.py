@@ -44,8 +44,8 @@ def computation_on(
     *,
     attention_kernel: str,
     compute_dtype: jax.typing.DTypeLike,
-    remat: Remat,
-    reduce_dtype: jax.typing.DTypeLike,
+    remat: Remat = "none",
+    reduce_dtype: jax.typing.DTypeLike = np.float32,
     scatter_kernel: ScatterKernel = "xla",
 ) -> Computation:
     """Return how the model runs on the devices of `mesh`."""

@@ -2,7 +2,7 @@
 
 A saved folder has `checkpoint/` (arrays and metadata), `metrics.parquet/` (a row for each step since the start of the
 run) and `source_losses.parquet/` (a row for each step and source). Each table is a folder of Parquet files: full blocks
-of rows, which all checkpoints link (`segments`), and the rows after them.
+of rows, which all checkpoints link (`Segments`), and the rows after them.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError, Reader
 from runtime.training.restore import RESTORES_OPTIMIZER, RESTORES_POSITION, Restore
-from runtime.training.segments import Segments, part_key
 from runtime.training.state import TrainState, initial_fields, with_averages
+from runtime.training.temporary import Segments, part_key
 
 CHECKPOINT = "checkpoint"
 METRICS = "metrics.parquet"
@@ -78,7 +78,7 @@ def continued(
     if restore not in get_args(Restore):
         raise ValueError(f"restore is {restore!r}; it must be one of {', '.join(get_args(Restore))}.")
     opened = Reader(f"{folder}/{CHECKPOINT}")
-    metadata = checkpoint.read_metadata(opened)
+    metadata = opened.metadata()
     saved = state_like(metadata["averages"], 0)
     like = state_like(averages, skip_window_steps)
     keeps_position = restore in RESTORES_POSITION
@@ -97,10 +97,10 @@ def continued(
 
 def _assembled(saved: Reader, state: TrainState, metadata: dict[str, Any], position: DataPosition) -> RunState:
     folder = saved.path.rpartition("/")[0]
-    metrics = MetricsTable.from_parquet(*checkpoint.read_beside(saved, METRICS), file=f"{folder}/{METRICS}")
-    losses = SourceLossesTable.from_parquet(
-        *checkpoint.read_beside(saved, SOURCE_LOSSES), file=f"{folder}/{SOURCE_LOSSES}"
-    )
+    metrics = MetricsTable.from_parquet(*saved.read_parts(METRICS), file=f"{folder}/{METRICS}")
+    # Only the first host writes the table; the others need the losses of the newest steps.
+    parts = saved.read_parts(SOURCE_LOSSES, newest=2 if jax.process_index() else 0)
+    losses = SourceLossesTable.from_parquet(*parts, file=f"{folder}/{SOURCE_LOSSES}")
     for name, last_step in ((METRICS, len(metrics)), (SOURCE_LOSSES, losses.last_step)):
         if last_step != metadata["step"]:
             raise CheckpointError(

@@ -9,14 +9,13 @@ delete what its successor writes; before it writes it finds the newer epoch, and
 
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from runtime.tables.column import BlockedTable
 from runtime.training import checkpoint
-from runtime.training.checkpoint_files import CheckpointFiles, canonical_json
-from runtime.training.segments import FOLDER as SEGMENTS
-from runtime.training.segments import Segments
+from runtime.training.checkpoint_files import CheckpointFiles, canonical_json, recorded
 
 FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})")
 GOOD_MARK = "good.json"
@@ -24,6 +23,8 @@ GOOD_MARK = "good.json"
 KEPT = 2
 """Resume from the first; the second serves if the first is damaged."""
 CONCURRENT_REQUESTS = 16
+SEGMENTS = "segments"
+"""Name of the segments' folder, beside those of the checkpoints."""
 
 
 class SupersededError(RuntimeError):
@@ -140,3 +141,43 @@ class TemporaryCheckpoints:
             files.delete_folder()
             dropped.append(found)
         return dropped
+
+
+def part_key(table: str, index: int) -> str:
+    """Return the key of a part of a table, beside a checkpoint."""
+    return f"{table}/{index:06d}.parquet"
+
+
+class Segments:
+    """The segments that one attempt at a phase writes: full blocks of its tables, which its checkpoints link.
+
+    The tables take hundreds of megabytes after a million steps. A save writes only the rows after the newest full
+    block, and every checkpoint is whole by itself. Tables given to `link` only grow.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._files = CheckpointFiles(folder)
+        self._written: dict[str, list[tuple[str, dict[str, int]]]] = {}
+
+    def link(self, tables: Mapping[str, BlockedTable], files: CheckpointFiles) -> dict[str, dict[str, int]]:
+        """Write the full blocks that are not written yet, and link all of them into `files`.
+
+        The name of a segment has its checksum: an attempt elsewhere, whose figures round differently, overwrites none.
+
+        Returns:
+            Size and CRC32C of each linked file, by its key.
+        """
+        sources, found = {}, {}
+        for name, table in tables.items():
+            blocks = self._written.setdefault(name, [])
+            for index in range(len(blocks), table.num_blocks):
+                data = table.block_to_parquet(index)
+                entry = recorded(data)
+                segment = f"{name.removesuffix('.parquet')}-{index:06d}-{entry['crc32c']:08x}.parquet"
+                self._files.write(segment, data)  # a block counts as written once it is
+                blocks.append((segment, entry))
+            for index, (segment, entry) in enumerate(blocks[: table.num_blocks]):
+                key = part_key(name, index)
+                sources[key], found[key] = segment, entry
+        files.link(sources, self._files)
+        return found

@@ -24,6 +24,7 @@ from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params, materialized
 from runtime.model.placement import check_placement
 from runtime.optim.averaging import all_averaged
+from runtime.optim.optimizer import NUMBERS as OPTIMIZER_NUMBERS
 from runtime.optim.optimizer import Optimizer, chosen
 from runtime.optim.skipping import judged, remembered, restarted, unless
 from runtime.parallel.compiler_options import compiler_options
@@ -165,25 +166,7 @@ def train_program(config: ModelConfig, mesh: Mesh, options: ProgramOptions, *, d
     check_kernels(platform(mesh), attention_kernel=options.attention_kernel, loss_kernel=options.loss_kernel)
     check_scatter_kernel(platform(mesh), options.scatter_kernel)
     check_remat(options.remat)
-    computation = computation_on(
-        mesh,
-        config,
-        attention_kernel=options.attention_kernel,
-        compute_dtype=options.compute_dtype,
-        remat=options.remat,
-        reduce_dtype=options.reduce_dtype,
-        scatter_kernel=options.scatter_kernel,
-    )
-    device_step = _DeviceStep(
-        config,
-        mesh,
-        computation,
-        chosen(options.optimizer),
-        options.loss_kernel,
-        options.num_microbatches,
-        np.dtype(options.reduce_dtype),
-    )
-    return _train_program(device_step, donate)
+    return _train_program(_DeviceStep(config, mesh, options), donate)
 
 
 @functools.cache
@@ -216,11 +199,12 @@ class _DeviceStep:
 
     config: ModelConfig
     mesh: Mesh
-    computation: Computation
-    optimizer: Optimizer
-    loss_kernel: str
-    num_microbatches: int
-    reduce_dtype: np.dtype
+    options: ProgramOptions
+
+    @functools.cached_property
+    def computation(self) -> Computation:
+        names = ("attention_kernel", "compute_dtype", "remat", "reduce_dtype", "scatter_kernel")
+        return computation_on(self.mesh, self.config, **{name: getattr(self.options, name) for name in names})
 
     def take(
         self, state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array
@@ -234,7 +218,7 @@ class _DeviceStep:
         # Collectives before the layers (labels, number of targets) must precede those of the layers.
         batch = order.after(BatchShard(tokens, segment_ids, labels, weights), (labels, weights), tokens)
         objective = functools.partial(self._objective, frequencies=frequencies, z_loss=numbers.z_loss)
-        computed = _gradients(objective, state.params, batch, self.num_microbatches)
+        computed = _gradients(objective, state.params, batch, self.options.num_microbatches)
         gradients, figures, per_token = order.after(computed, computed, tokens)
         row_targets = order.after(row_targets, computed, tokens)
         gradients = self._reduced(gradients)
@@ -280,7 +264,7 @@ class _DeviceStep:
             z_loss=z_loss,
             config=self.config,
             computation=self.computation,
-            loss_kernel=self.loss_kernel,
+            loss_kernel=self.options.loss_kernel,
         )
         own, normalizer = self.computation.spread.own_tokens(batch.weights.reshape(-1)), result.log_normalizer
         figures = [own * result.loss, own * jnp.square(normalizer), own * normalizer]
@@ -291,7 +275,7 @@ class _DeviceStep:
         gradients = materialized(self.config.build(), gradients, self.computation)
         if self.mesh.shape["replica"] == 1:
             return gradients
-        sent = jax.tree.map(lambda leaf: leaf.astype(self.reduce_dtype), gradients)
+        sent = jax.tree.map(lambda leaf: leaf.astype(self.options.reduce_dtype), gradients)
         return jax.tree.map(lambda leaf: lax.psum(leaf, "replica").astype(jnp.float32), sent)
 
     def _row_sums(self, per_token: tuple[Array, Array], has_target: Array) -> Array:
@@ -306,12 +290,13 @@ class _DeviceStep:
         self, state: TrainState, gradients: Params, grad_norm: Array, numbers: Any
     ) -> tuple[TrainState, Params]:
         """Return the state after the optimizer's step, and the step."""
-        step, optimizer_state = self.optimizer.build(self.config.build(), self.mesh.shape).update(
+        optimizer = chosen(self.options.optimizer).build(self.config.build(), self.mesh.shape)
+        step, optimizer_state = optimizer.update(
             gradients,
             state.optimizer,
             state.params,
             grad_norm=grad_norm,
-            **{name: getattr(numbers, name) for name in self.optimizer.hyperparameters},
+            **{name: getattr(numbers, name) for name in OPTIMIZER_NUMBERS},
         )
         params = optax.apply_updates(state.params, step)
         return TrainState(params=params, optimizer=optimizer_state, averages=state.averages, key=state.key), step

@@ -338,7 +338,7 @@ def test_a_report_says_where_no_change_helps(tmp_path, capsys, monkeypatch):
 
 def test_an_impossible_slice_is_refused_before_compiling(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compile_report, "outcome_of", None)
-    for option in ("num_microbatches=2", "attention_kernel=pallas_gpu"):
+    for option in ("num_microbatches=2", "attention_kernel=tokamax"):
         argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path), "--set", f"ocelot.{option}"]
         assert main(argv) == 1
         check_message(capsys.readouterr().err)

@@ -27,8 +27,7 @@ from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
-from runtime.training.segments import part_key
-from runtime.training.temporary import TemporaryCheckpoints
+from runtime.training.temporary import TemporaryCheckpoints, part_key
 from tests.catalogue import check_message
 from tests.marin_dag.ledger.test_records import a_record
 from tests.runtime.report.drawn import figures

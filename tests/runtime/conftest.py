@@ -1,7 +1,5 @@
 """Shapes and dtypes of the numerical modules are checked at each call; array ranks and dtypes never mix silently."""
 
-import importlib.util
-import types
 from collections.abc import Iterator
 
 import jax
@@ -33,11 +31,3 @@ def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         yield
-
-
-@pytest.fixture
-def described_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for the GPU libraries that JAX asks for while it lowers for a GPU; none is called."""
-    if importlib.util.find_spec("jax._src.pallas.triton.gpu_info") is not None:  # since JAX 0.11
-        gpu = types.SimpleNamespace(compute_capability=90)
-        monkeypatch.setattr("jax._src.pallas.triton.gpu_info.get_gpu_info", lambda: gpu)

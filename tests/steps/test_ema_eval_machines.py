@@ -31,7 +31,7 @@ def evaluation(phase: Step, **changes: object) -> EmaEvalConfig:
     ("resources", "changes"),
     [
         (Tpu("v6e-4"), {}),
-        (Tpu("v6e-4"), {"attention_kernel": "pallas_gpu"}),
+        (Tpu("v6e-4"), {"attention_kernel": "tokamax"}),
         (Cpu(2), {"attention_kernel": "flash"}),
         (Gpu("H200", 8), {"loss_kernel": "mosaic_gpu"}),
         (Tpu("v4-2048"), {}),

@@ -33,7 +33,7 @@ from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.huggingface import InteropError
 from runtime.model.llama.config import LlamaConfig
-from runtime.training import checkpoint_leaves
+from runtime.training import checkpoint_reader
 from runtime.training.checkpoint_reader import CheckpointError
 from steps.download import DownloadConfig, download
 from steps.ema_eval import EmaEvalConfig, ema_eval
@@ -101,7 +101,7 @@ def assert_same_weights(phase: Input[TrainPhaseResult], folder: Path) -> None:
 def test_the_weights_are_bit_for_bit_those_of_the_folder(
     tmp_path, imported, monkeypatch, dtype, is_tied, use_qk_norm, chunk_in_bytes
 ):
-    monkeypatch.setattr(checkpoint_leaves, "MAX_CHUNK_IN_BYTES", chunk_in_bytes)
+    monkeypatch.setattr(checkpoint_reader, "MAX_CHUNK_IN_BYTES", chunk_in_bytes)
     config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied, use_qk_norm=use_qk_norm)
     folder = write_folder(tmp_path / "folder", dtype, config)
     phase = imported(folder, model=config)
@@ -154,7 +154,7 @@ def test_state_missing_from_an_import_is_refused_by_the_phase_too(tmp_path, impo
 
 
 def test_an_import_holds_one_tensor_at_a_time(tmp_path, imported, monkeypatch):
-    monkeypatch.setattr(checkpoint_leaves, "MAX_CHUNK_IN_BYTES", 100_000)
+    monkeypatch.setattr(checkpoint_reader, "MAX_CHUNK_IN_BYTES", 100_000)
     config = dataclasses.replace(CONFIG, hidden_size=256, intermediate_size=1024, num_hidden_layers=12)
     folder = write_folder(tmp_path / "folder", config=config)
     tracemalloc.start()

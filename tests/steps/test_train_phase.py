@@ -596,11 +596,10 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
 @pytest.mark.parametrize(
     ("resources", "changes"),
     [
-        (Gpu("H200", 2), {"attention_kernel": "pallas_gpu", "sequence_length": 100}),
         (Gpu("H200", 2), {"attention_kernel": "tokamax", "compute_dtype": "float32"}),
         (Gpu("A100-80G", 2), {"attention_kernel": "tokamax", "compute_dtype": "bfloat16"}),
-        (Gpu("H200", 2), {"attention_kernel": "pallas_gpu", "sequence_length": 100}),
-        (Gpu("H200", 2), {"attention_kernel": "pallas_gpu", "model": dataclasses.replace(WIDE, head_dim=96)}),
+        (Gpu("H200", 2), {"attention_kernel": "tokamax", "sequence_length": 100}),
+        (Gpu("H200", 2), {"attention_kernel": "tokamax", "model": dataclasses.replace(WIDE, head_dim=96)}),
         (Tpu("v6e-4"), {"attention_kernel": "splash", "sequence_length": 1000}),
         (Tpu("v6e-4"), {"sequence_length": 1000}),
         (Tpu("v6e-4"), {"sequence_length": 1000, "loss_kernel": "chunked_wide"}),

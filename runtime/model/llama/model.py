@@ -25,7 +25,7 @@ from runtime.model.config import Rope
 from runtime.model.layers import first_values, over_layers, rms_norm
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import Frequencies, Head, States, Tensor, Tokens
-from runtime.model.rotary import inverse_frequencies, rotate, rotation, rotation_at
+from runtime.model.rotary import inverse_frequencies, rotate, rotation
 from runtime.parallel.mesh import COPY_AXES
 from runtime.platform.collective_order import CollectiveOrder
 
@@ -162,7 +162,8 @@ class Llama:
     ) -> States:
         """Run the model over the tokens that `computation.spread` gives this device."""
         spread = computation.spread
-        cosine, sine = rotation(frequencies, tokens.shape[1] * spread.context)
+        positions = jnp.arange(tokens.shape[1] * spread.context, dtype=jnp.int32)
+        cosine, sine = rotation(frequencies, positions)
         angles = spread.own_positions(cosine), spread.own_positions(sine)
         row_segments = spread.gather_sequence(segment_ids)
 
@@ -186,7 +187,7 @@ class Llama:
         def attention(query: Query, key: KeyValue, value: KeyValue, _: None) -> tuple[Query, tuple[KeyValue, KeyValue]]:
             return chunked_with_prefix(query, key, value, visibility), (key, value)
 
-        angles = rotation_at(frequencies, rows.positions)
+        angles = rotation(frequencies, rows.positions)
         return self._run(params, rows.tokens, angles, attention, None, computation)
 
     def decode(
@@ -200,7 +201,7 @@ class Llama:
         computation: Computation,
     ) -> tuple[States, KeyValueCache]:
         """Run one more token of each slot."""
-        angles = rotation_at(frequencies, lengths[:, None])
+        angles = rotation(frequencies, lengths[:, None])
         if computation.cache_kernel != "reference":
             in_pages = partial(_attend_in_pages, lengths=lengths, kernel=computation.cache_kernel)
             layers = jnp.arange(self.config.num_hidden_layers, dtype=jnp.int32)

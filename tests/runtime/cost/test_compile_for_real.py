@@ -114,7 +114,7 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     ("machines", "attention_kernel", "axes"),
     [
         ("v5litepod-8", "splash", {"replica", "data_x", "data_y"}),
-        ("2 x 4 x H200", "pallas_gpu", {"replica", "data_x"}),
+        ("2 x 4 x H200", "chunked", {"replica", "data_x"}),
     ],
 )
 def test_within_a_slice_or_over_hosts_of_gpus_gradients_are_summed_over_replicas_once_an_update(
@@ -180,8 +180,8 @@ def test_an_evaluation_compiles_where_the_compiler_writes_down_its_program():
 @pytest.mark.parametrize(
     ("attention", "machines", "model_parallel", "context_parallel", "axes"),
     [
-        pytest.param("pallas_gpu", "1 x H200", 1, 1, set(), marks=pytest.mark.matrix),
-        ("pallas_gpu", "2 x 4 x H200", 2, 2, {"data_x", "model", "context"}),
+        pytest.param("chunked", "1 x H200", 1, 1, set(), marks=pytest.mark.matrix),
+        ("chunked", "2 x 4 x H200", 2, 2, {"data_x", "model", "context"}),
         pytest.param(
             "tokamax", "2 x 4 x H200", 2, 2, {"data_x", "model", "context"}, marks=(WITH_ITS_JAX, pytest.mark.matrix)
         ),
@@ -209,9 +209,7 @@ def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
 @pytest.mark.matrix
 def test_layers_that_are_written_out_for_a_gpu_compute_nothing_twice_and_are_updated_from_whole_gradients():
     model = dataclasses.replace(MODEL, num_hidden_layers=8)  # as many parts as a fault has
-    request = Request(
-        "train", "1 x H200", 1, model, LENGTH, 2, 1, "bfloat16", "pallas_gpu", "chunked_wide", remat="none"
-    )
+    request = Request("train", "1 x H200", 1, model, LENGTH, 2, 1, "bfloat16", "chunked", "chunked_wide", remat="none")
     compiled, _ = outcome_of(request)
     assert isinstance(compiled, Compiled)
     assert roofline_of(request, compiled).found_share == pytest.approx(1, abs=0.01)
@@ -239,28 +237,6 @@ def test_the_kernel_that_scatters_a_gradient_compiles_alone_for_a_ring_of_chips(
     taken, given = 2 * 8192 * (4096 + 1024), 2 * (4096 // 16) * 1024  # a chip has whole sides, and its rows of the sum
     found = json.loads(finished.stdout.splitlines()[-1])["peak_memory_in_bytes"]
     assert found == pytest.approx(taken + given, rel=0.01)  # and no copy of the gradient of 4096 rows
-
-
-@pytest.mark.parametrize(
-    ("gpu", "head_dim"),
-    [
-        pytest.param("H200", 64, marks=pytest.mark.matrix),
-        pytest.param("H200", 128, marks=pytest.mark.matrix),
-        pytest.param("A100-80G", 64, marks=pytest.mark.matrix),
-        ("A100-80G", 128),
-    ],
-)
-def test_the_rows_of_the_gpu_attention_kernel_keep_everything_in_registers(gpu, head_dim):
-    finished = subprocess.run(
-        [sys.executable, "-m", "benchmarks.compile_kernel", gpu, "pallas_gpu", str(head_dim)],
-        capture_output=True, text=True, cwd=ROOT, env=environment("gpu"),
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    registers = json.loads(finished.stdout.splitlines()[-1])["registers"]
-    assert {row["spilled_bytes"] for row in registers.values()} == {0}
-    # Of the backward pass for heads of 64 every size that was tried is.
-    serialized = {name for name, row in registers.items() if row["is_serialized"]}
-    assert serialized == ({"mha_backward"} if (gpu, head_dim) == ("H200", 64) else set())
 
 
 @pytest.mark.parametrize("hidden_size", [768, pytest.param(2560, marks=pytest.mark.matrix)])

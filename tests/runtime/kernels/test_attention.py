@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 
-from runtime.kernels import attention, attention_chunked, attention_gpu, attention_tokamax, attention_tpu
+from runtime.kernels import attention, attention_chunked, attention_tokamax, attention_tpu
 from runtime.kernels.block_sizes import SplashBlocks, splash_blocks
 from tests.catalogue import expect_error
 
@@ -28,7 +28,6 @@ KERNELS: dict[str, Callable] = {
     "reference": attention.reference,
     "chunked": attention_chunked.chunked,
     "splash": functools.partial(attention_tpu.splash, interpret=True),
-    "pallas_gpu": functools.partial(attention_gpu.pallas_gpu, interpret=True),
     "tokamax": tokamax_without_a_gpu,
 }
 
@@ -189,19 +188,6 @@ def test_packed_documents_are_each_as_if_alone(name: str) -> None:
         own = slice(begin, begin + 128)
         alone = kernel(query[:, own], key[:, own], value[:, own], segment_ids[:, own])
         np.testing.assert_allclose(packed[:, own], alone, atol=2e-5)
-
-
-@pytest.mark.usefixtures("described_gpu")
-def test_both_passes_of_the_gpu_kernel_lower_to_triton() -> None:
-    def total(*parts: jax.Array) -> jax.Array:
-        return attention_gpu.pallas_gpu(*parts).astype(jnp.float32).sum()
-
-    query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
-    narrow = (part.astype(jnp.bfloat16) for part in (query, key, value))
-    traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(*narrow, segment_ids)
-    text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert all(f'name = "{name}"' in text for name in ("mha_forward", "mha_backward"))
-    assert "triton" in text
 
 
 def test_tokamax_refuses_numbers_and_rows_that_it_does_not_take() -> None:

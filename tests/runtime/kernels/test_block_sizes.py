@@ -4,12 +4,7 @@ import jax
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, PartitionSpec
 
-from runtime.kernels.block_sizes import (
-    device_kind_here,
-    splash_blocks,
-    splash_bytes,
-    triton_blocks,
-)
+from runtime.kernels.block_sizes import device_kind_here, splash_blocks, splash_bytes
 from tests.catalogue import expect_error
 
 # What the compiler took for the larger of both passes in these blocks, in MiB (docs/explanation/tpu.md).
@@ -47,17 +42,9 @@ def test_wider_numbers_and_heads_get_smaller_blocks() -> None:
     assert splash_blocks("TPU v4", head_dim=128, num_rows=4096, item_bytes=4).query_backward < usual.query_backward
 
 
-def test_blocks_of_a_gpu_are_cut_to_parts_of_a_row() -> None:
-    assert triton_blocks("H200", head_dim=128, num_rows=192) == (64, 64, 64, 64, 8)
-
-
 def test_a_shape_that_nothing_fits_is_refused_with_what_to_use_instead() -> None:
     with expect_error(ValueError):
         splash_blocks("TPU v4", head_dim=8192, num_rows=4096, item_bytes=2)
-    with expect_error(ValueError):
-        triton_blocks("H200", head_dim=80, num_rows=4096)
-    with expect_error(ValueError):
-        triton_blocks("H200", head_dim=64, num_rows=100)
 
 
 @pytest.mark.parametrize("kind", ["TPU v5 lite", "cpu"])

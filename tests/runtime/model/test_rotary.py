@@ -38,7 +38,7 @@ def test_a_query_is_turned_as_transformers_turns_it(rope: Rope) -> None:
     cosine, sine = theirs(rope, 32)(torch.zeros(1), torch.arange(48)[None])
     turn = modeling_llama.apply_rotary_pos_emb
     expected, _ = turn(torch.tensor(query), torch.tensor(query), cosine, sine, unsqueeze_dim=2)
-    ours = rotate(jnp.asarray(query), *rotation(inverse_frequencies(rope, 32), 48))
+    ours = rotate(jnp.asarray(query), *rotation(inverse_frequencies(rope, 32), jnp.arange(48)))
     np.testing.assert_allclose(ours, expected.numpy(), atol=2e-5)
 
 
@@ -48,7 +48,7 @@ def test_bfloat16_heads_far_into_a_row_are_turned_in_float32_and_rounded_once(ro
     head_dim, num_positions, last = 128, 8192, 512
     frequencies = inverse_frequencies(rope, head_dim)
     heads = jnp.asarray(np.random.default_rng(0).normal(size=(1, num_positions, 1, head_dim)), jnp.bfloat16)
-    ours = rotate(heads, *rotation(frequencies, num_positions), scale=scale)
+    ours = rotate(heads, *rotation(frequencies, jnp.arange(num_positions)), scale=scale)
     assert ours.dtype == jnp.bfloat16
     far = slice(num_positions - last, None)
     angles = np.arange(num_positions, dtype=np.float64)[far, None, None] * frequencies.astype(np.float64)

@@ -101,7 +101,7 @@ def test_a_matrix_that_an_axis_does_not_split_is_an_error() -> None:
 
     params = initial()
     transformation = Muon().build(Copied(CONFIG), {"data_x": 2})
-    numbers = {name: jnp.float32(1) for name in (*Muon.hyperparameters, "grad_norm")}
+    numbers = {name: jnp.float32(1) for name in (*NUMBERS, "max_norm", "grad_norm")}
     update = functools.partial(transformation.update, **numbers)
     with expect_error(ValueError):
         jax.eval_shape(update, params, jax.eval_shape(transformation.init, params), params)
@@ -122,7 +122,7 @@ def test_the_products_of_an_update_are_those_that_the_compiler_counts() -> None:
     model, muon = Llama(config), Muon(dtype="float32")
     params = model.init(jax.random.key(0))
     transformation = muon.build(model)
-    numbers = {name: jnp.float32(1) for name in (*Muon.hyperparameters, "grad_norm")}
+    numbers = {name: jnp.float32(1) for name in (*NUMBERS, "max_norm", "grad_norm")}
     update = jax.jit(lambda state: transformation.update(params, state, params, **numbers))
     compiled = update.lower(transformation.init(params)).compile()
     # XLA counts the body of a loop once: one layer's products.

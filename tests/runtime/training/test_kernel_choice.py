@@ -50,7 +50,7 @@ def test_no_sequence_holds_all_scores_on_a_cpu(sequence_length: int) -> None:
         {"head_dim": 80},
         {"stretch": 4000},
         {"stretch": 96, "first_row": 96},
-        {"device_kind": "NVIDIA L40S"},
+        {"device_kind": "NVIDIA A100-SXM4-80GB"},
         {"compute_dtype": "float32"},
     ],
 )
@@ -66,11 +66,9 @@ def test_a_hopper_without_the_package_of_its_fastest_kernel_gets_the_next(
     versions = {"jax": "0.10.2", "tokamax": "0.0.12"}
     monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
     assert default("gpu").attention == "tokamax"
-    assert default("gpu", device_kind="NVIDIA A100-SXM4-80GB").attention == "pallas_gpu"
-    assert default("gpu", stretch=64).attention == "pallas_gpu"
     versions["tokamax"] = "0.0.11"
     kernels = default("gpu")
-    assert kernels.attention == "pallas_gpu"
+    assert kernels.attention == "chunked"
     check_message(kernels.reason)
 
 
@@ -110,16 +108,12 @@ def test_a_loss_without_hoppers_kernel_has_its_logits_in_memory(shape: dict) -> 
         chosen_kernels(hopper, attention_kernel="chunked", loss_kernel="mosaic_gpu")
 
 
-ONLY_ON_A_GPU = ("pallas_gpu", "tokamax")
-
-
 def test_gpu_kernels_are_an_error_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_tokamax, "missing", lambda: None)  # whatever is installed here
     for platform in ("cpu", "tpu"):
-        for kernel in ONLY_ON_A_GPU:
-            with expect_error(ValueError):
-                check_kernels(platform, attention_kernel=kernel, loss_kernel="chunked")
-            check_kernels("gpu", attention_kernel=kernel, loss_kernel="chunked")
+        with expect_error(ValueError):
+            check_kernels(platform, attention_kernel="tokamax", loss_kernel="chunked")
+    check_kernels("gpu", attention_kernel="tokamax", loss_kernel="chunked")
 
 
 def test_a_plan_refuses_tokamax_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +163,7 @@ def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
         ("splash", "chunked_wide", {}),
         ("splash", "chunked_wide", {"device_kind": "TPU v5 lite"}),
         ("splash", "chunked_wide", {"head_dim": 80}),
-        ("pallas_gpu", "chunked", {"device_kind": "NVIDIA H200"}),
-        ("pallas_gpu", "chunked", {"device_kind": "A100-80G"}),
-        ("pallas_gpu", "chunked", {"device_kind": "L4"}),
+        ("chunked", "chunked", {"device_kind": "A100-80G"}),
         ("tokamax", "chunked", {"device_kind": "H200"}),
         ("chunked", "reference", {"device_kind": "cpu"}),
         ("chunked", "mosaic_gpu", {"device_kind": "NVIDIA H200"}),

@@ -31,7 +31,7 @@ MODEL = LlamaConfig(
 )  # fmt: skip
 KERNELS = {  # of attention and of the loss, and whose they are
     "cpu": ("chunked", "chunked"),
-    "gpu": ("pallas_gpu", "chunked_wide"),
+    "gpu": ("chunked", "chunked_wide"),
     "tpu": ("splash", "chunked_wide"),
     "plain": ("reference", "reference"),
 }

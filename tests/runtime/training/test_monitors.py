@@ -25,11 +25,11 @@ from runtime.model.rotary import inverse_frequencies
 from runtime.tracking.events import EventLog, read_events
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.training import alarm_events, loop, monitors, saving
-from runtime.training.alarm import Alarm
 from runtime.training.control import Control
 from runtime.training.figure_checks import FirstLoss, first_loss_of
 from runtime.training.loop import TrainingStopped
 from runtime.training.monitors import Monitors
+from runtime.training.observer import Alarm
 from tests.catalogue import check_message, expect_error
 from tests.runtime.training import small_run
 

@@ -4,6 +4,7 @@ import itertools
 import shutil
 from pathlib import Path
 
+import jax
 import pytest
 
 from runtime.report.readings import read_draws
@@ -102,6 +103,16 @@ def test_every_checkpoint_is_whole_without_the_segments(tmp_path):
         draws = read_draws(f"{folder}/{SOURCE_LOSSES}")
         assert sum(draws.num_sequences) == sum(row.num_sequences for row in rows), "a report reads every part"
         assert len(resume(folder).metrics) == step
+
+
+def test_a_host_that_writes_no_table_holds_the_losses_of_the_newest_steps(tmp_path, monkeypatch):
+    folder = killed(tmp_path, 8)[-1].folder
+    whole = resume(folder).source_losses
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    newest = resume(folder).source_losses
+    newest.forget_blocks()
+    assert len(newest) < 2 * BLOCK < len(whole) and newest.last_step == whole.last_step
+    assert newest.seen(whole.last_step) == whole.seen(whole.last_step)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])

@@ -4,15 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from runtime.cost.compile_program import arguments_of
-from runtime.cost.request import Request
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.platform.platform import PLATFORMS
 from runtime.training.state import initial_state
-from runtime.training.train_step import Hyperparameters, ProgramOptions, train_program
+from runtime.training.train_step import Hyperparameters
 from tests.runtime.training.plain_step import plain_step
 
 MODEL = LlamaConfig(
@@ -23,18 +21,6 @@ SMALL = LlamaConfig(
     vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
     num_key_value_heads=1, head_dim=16, max_position_embeddings=64,
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", [MeshShape(data=4), MeshShape(data=2, model=2), MeshShape(data=2, context=2)])
-@pytest.mark.usefixtures("described_gpu")
-def test_a_train_step_with_a_fused_kernel_lowers_to_cuda(shape: MeshShape, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.training.train_step.platform", lambda mesh: "gpu")
-    mesh = make_mesh(shape, jax.devices()[:4])
-    request = Request("train", "none", 1, MODEL, 256, 8, 0, "bfloat16", "pallas_gpu", "chunked_wide")
-    program = train_program(MODEL, mesh, ProgramOptions.of(request), donate=True)
-    text = program.trace(*arguments_of(request, mesh)).lower(lowering_platforms=("cuda",)).as_text()
-    for call in ("mha_forward", "mha_backward"):
-        assert call in text
 
 
 def test_a_step_with_the_embedding_gradient_summed_as_on_a_gpu_is_the_same(
