@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from runtime.data.mixture import WHOLE, apportioned
 from runtime.data.permutation import GOLDEN, key_of, mixed, permuted
-from runtime.data.shares import WHOLE, apportioned
 
 
 class Allocation(NamedTuple):

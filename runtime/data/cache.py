@@ -22,8 +22,7 @@ import numpy as np
 import tensorstore as ts
 from jaxtyping import Int32, Int64, Integer
 
-from runtime.data.flat_array import DamagedArrayError, FlatArray, read_context
-from runtime.data.key_value_store import key_value_store
+from runtime.data.flat_array import DamagedArrayError, FlatArray, key_value_store, read_context
 from runtime.data.local_arrays import LocalArrays
 
 MANIFEST = "cache.json"

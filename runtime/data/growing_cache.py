@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from runtime.data.activity import during, sleep
 from runtime.data.cache import CHUNK_CACHE_IN_BYTES, CacheError, TokenCache
 from runtime.data.flat_array import read_context
+from runtime.data.prefetch import during, sleep
 
 POLL_SECONDS = 5.0
 """Every host of a gang polls."""

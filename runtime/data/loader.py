@@ -7,23 +7,35 @@ source for each row, and order.py finds and reads the row of each draw.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int32, Int64
 
-from runtime.data.batch import DataPosition, LoadedBatch, Rows
 from runtime.data.mixing.mixer import BySource, Feedback
-from runtime.data.mixing.policies import Static
-from runtime.data.mixing.policy import Policy
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import DataOrder, RowLocations
+from runtime.data.order import DataOrder, LoaderError, RowLocations, TokenSource
 from runtime.data.prefetch import Prefetch
-from runtime.data.sampler import SourceSampler
-from runtime.data.token_source import LoaderError, TokenSource
+from runtime.data.sampler import DataPosition, SourceSampler
 
 ROWS_READ_TOGETHER = 64
 """Rows that are drawn and read at once when reading ahead: a few rows cost hardly less than many."""
 
+Rows = slice | Int64[np.ndarray, "rows"]
+"""Rows of a batch that one host reads."""
+
 logger = logging.getLogger(__name__)
+
+
+class LoadedBatch(NamedTuple):
+    """The rows of a batch that one host reads; a row is a sequence, and rows of a source are spread over the batch."""
+
+    tokens: Int32[np.ndarray, "rows sequence"]
+    segment_ids: Int32[np.ndarray, "rows sequence"]
+    """0, 1, … by document within the row; EOS belongs to the document that it closes."""
+    source_index: Int32[np.ndarray, "batch"]
+    """Index into `Loader.sources` of every row of the batch, read here or not."""
 
 
 class Loader:
@@ -37,7 +49,7 @@ class Loader:
         sequence_length: int,
         seed: int,
         *,
-        policy: Policy = Static(),  # noqa: B008 -- frozen
+        policy: MixingPolicy = Static(),  # noqa: B008 -- frozen
     ) -> None:
         """Check the sources. Two names of one identity are one source, whose weights add up.
 
@@ -218,7 +230,7 @@ def _check_sources(
                 f"caches[{name!r}] holds {whole[name][-1]} tokens, less than one sequence of {sequence_length}. Leave "
                 "it out of the mixture or join it with another source."
             )
-    formats = {(cache.vocab_size, cache.eos_token_id, cache.format.tokenizer_digest) for cache in caches.values()}
+    formats = {cache.format for cache in caches.values()}
     if len(formats) > 1:
         made_by = "; ".join(f"{name}: {caches[name].format.tokenizer_digest[:12]}…" for name in sorted(caches))
         raise LoaderError(

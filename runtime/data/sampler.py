@@ -6,22 +6,44 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from runtime.data.activity import during
 from runtime.data.allocation import Allocation, allocate, drawn, shuffled_slots
-from runtime.data.batch import DataPosition
 from runtime.data.mixing.mixer import BySource, MixerState, next_shares, standing_shares
-from runtime.data.mixing.policy import Policy, Sources
-from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import DataOrder
-from runtime.data.shares import apportioned
-from runtime.data.token_source import LoaderError
+from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.policy import Sources
+from runtime.data.mixture import MixtureSchedule, apportioned
+from runtime.data.order import DataOrder, LoaderError
+from runtime.data.prefetch import during
+
+
+@dataclasses.dataclass(frozen=True)
+class DataPosition:
+    """All that the next batch depends on besides the step; stored in checkpoints as JSON."""
+
+    consumed: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Sequences drawn so far, by the identity of the source."""
+    carry: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Sequences owed to each source beyond `consumed`, by identity; see allocation.py."""
+    sequence_length: int | None = None
+    """Length of the sequences counted in `consumed`; None before the first batch."""
+    shares: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Shares that the last batch was drawn by, by identity; only for the log."""
+    mixer: MixerState | None = None
+    """State of a mixing policy that learns."""
+
+    def to_json(self) -> dict:
+        return {**vars(self), "mixer": None if self.mixer is None else self.mixer.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping) -> "DataPosition":
+        state = document["mixer"]
+        return cls(**{**document, "mixer": None if state is None else MixerState.from_json(state)})
 
 
 class SourceSampler:
     """Draws by source, from the mixture and its policy, without places of rows. Identities name the sources."""
 
     def __init__(
-        self, order: DataOrder, identities: Mapping[str, str], mixture: MixtureSchedule, *, policy: Policy
+        self, order: DataOrder, identities: Mapping[str, str], mixture: MixtureSchedule, *, policy: MixingPolicy
     ) -> None:
         """Map the names of `mixture` by `identities`.
 
