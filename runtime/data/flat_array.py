@@ -96,9 +96,8 @@ class FlatArray:
     def finish_read(self, future: ts.Future) -> np.ndarray:
         """Return the elements, checked against their checksums.
 
-        Raises:
-            DamagedArrayError: the array is damaged.
-            OSError: the store or this machine failed; the array may be intact.
+        Raise DamagedArrayError if the array is damaged. Raise OSError if the store or this machine failed; the array
+        may be intact.
         """
         try:
             return future.result()
@@ -109,8 +108,7 @@ class FlatArray:
 def key_value_store(folder: str) -> dict[str, Any]:
     """Return the spec of the folder's driver; keys lie directly below `path`.
 
-    Raises:
-        ValueError: it is a URL of another kind.
+    Raise ValueError if it is a URL of another kind.
     """
     scheme, separator, rest = folder.partition("://")
     if not separator:

@@ -53,13 +53,9 @@ class Loader:
     ) -> None:
         """Check the sources. Two names of one identity are one source, whose weights add up.
 
-        Args:
-            caches: Token cache of each source, finished or growing, by its name in the mixture; more are allowed.
-            identities: Full digest of the step that made each cache; keys of the order.
-            mixture: Weights by name and step.
-            sequence_length: Tokens of a row.
-            seed: Key of the order.
-            policy: Makes shares of the weights, and of the losses seen so far.
+        `caches` has the token cache of each source, finished or growing, by its name in the mixture; more are allowed.
+        `identities` are the full digests of the steps that made them: with `seed`, the keys of the order. `policy`
+        makes shares of the mixture's weights, and of the losses seen so far.
         """
         _check_sources(caches, identities, mixture, sequence_length)
         self._order = DataOrder(caches, identities, seed=seed, sequence_length=sequence_length)
@@ -87,8 +83,7 @@ class Loader:
         `rows` are the rows that this host reads; the position is that of the whole batch. A policy that learns asks
         `feedback` for the losses of earlier updates, each once and in order.
         """
-        steps = range(step, step + 1)
-        return self.batches(position, steps, global_batch_size, rows=rows, feedback=feedback)[0]
+        return self.batches(position, range(step, step + 1), global_batch_size, rows=rows, feedback=feedback)[0]
 
     def batches(
         self,
@@ -122,14 +117,9 @@ class Loader:
     def recorded_batch(
         self, counts: Mapping[str, int], consumed: Mapping[str, int], step: int
     ) -> tuple[RowLocations, LoadedBatch]:
-        """Return the batch that follows `step` finished training steps, from the recorded counts.
+        """Return the batch that follows `step` finished training steps; it needs no losses, whatever the policy.
 
-        Unlike `batch` it needs no losses, whatever the policy.
-
-        Args:
-            counts: sequences of each source in the batch, by identity.
-            consumed: sequences drawn from each source before it, by identity.
-            step: finished training steps before it.
+        `counts` are the recorded sequences of each source in it, and `consumed` those drawn before it, by identity.
         """
         found = self._order.locate(*self._sampler.rows_of([counts], consumed, step))
         return found, LoadedBatch(*self._order.read(found), found.source_index)
@@ -207,8 +197,7 @@ def _check_sources(
     caches: Mapping[str, TokenSource], identities: Mapping[str, str], mixture: MixtureSchedule, sequence_length: int
 ) -> None:
     """Raise LoaderError for sources that one loader cannot draw from; unbuilt caches are checked as they grow."""
-    missing = [name for name in mixture.sources if name not in caches]
-    if missing:
+    if missing := [name for name in mixture.sources if name not in caches]:
         raise LoaderError(
             f"mixture: no token cache for {missing}; the caches are {sorted(caches)}. Pass a cache for each source."
         )

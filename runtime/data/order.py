@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
 from runtime.data.cache import TokenFormat
-from runtime.data.permutation import key_of, mixed, permuted
+from runtime.data.permutation import key_of, permuted
 from runtime.data.prefetch import during
+from runtime.text.hashing import mix
 
 
 class LoaderError(ValueError):
@@ -163,11 +164,11 @@ class _Rows:
                 keys[where] = np.uint64(key_of("order", self._seed, self._identity, data_epoch))
                 for block in np.unique(order[turns]).tolist():
                     starts[where & (blocks == block)] = self._first_start(data_epoch, block)
-            return blocks, indices, self._num_rows[blocks], data_epochs, starts, keys ^ mixed(blocks.astype(np.uint64))
+            return blocks, indices, self._num_rows[blocks], data_epochs, starts, keys ^ mix(blocks.astype(np.uint64))
 
     def _first_start(self, data_epoch: int, block: int) -> int:
         begin, end = int(self._block_ends[block - 1]) if block else 0, int(self._block_ends[block])
-        key = key_of("shift", self._seed, self._identity, data_epoch) ^ int(mixed(np.array([block], np.uint64))[0])
+        key = key_of("shift", self._seed, self._identity, data_epoch) ^ int(mix(np.array([block], np.uint64))[0])
         return begin + key % (end - begin - int(self._num_rows[block]) * self._length + 1)
 
     def _look_at_blocks(self) -> None:

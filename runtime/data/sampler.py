@@ -45,13 +45,8 @@ class SourceSampler:
     def __init__(
         self, order: DataOrder, identities: Mapping[str, str], mixture: MixtureSchedule, *, policy: MixingPolicy
     ) -> None:
-        """Map the names of `mixture` by `identities`.
-
-        Raises:
-            LoaderError: the policy limits the epochs of a source that the mixture does not have.
-        """
-        self._order, self._identities, self._mixture = order, dict(identities), mixture
-        self._policy = policy
+        """Raise LoaderError if the policy limits the epochs of a source that the mixture does not have."""
+        self._order, self._identities, self._mixture, self._policy = order, dict(identities), mixture, policy
         max_epochs: dict[str, float] = getattr(policy, "max_epochs", {})
         if unknown := sorted(set(max_epochs) - set(mixture.sources)):
             raise LoaderError(
@@ -76,10 +71,8 @@ class SourceSampler:
     ) -> tuple[Int32[np.ndarray, "rows"], Int64[np.ndarray, "rows"]]:
         """Return the source of each row and the number of its draw.
 
-        Args:
-            counts: sequences of each source in each batch, by identity.
-            consumed: sequences drawn from each source before the first batch, by identity.
-            first_step: finished training steps before the first batch.
+        `counts` are the sequences of each source in each batch, and `consumed` those drawn before the first batch, by
+        identity; `first_step` counts the finished training steps before it.
         """
         slots = shuffled_slots(counts, seed=self._order.seed, first_step=first_step)
         source_index = np.array([self._order.index_of[identity] for identity in slots], np.int32)
@@ -106,19 +99,17 @@ class SourceSampler:
 
         sources = self._sources_at(step, position)
         shares, mixer = next_shares(self._policy, position.mixer, step=step, sources=sources, feedback=losses)
-        size = self._policy.sequences_per_draw
-        if not size:
+        if not (size := self._policy.sequences_per_draw):
             allocation = allocate(shares, position.carry, global_batch_size, sources.limits)
-        elif global_batch_size % size:
+            return allocation.counts, self._after(position, allocation, shares, mixer)
+        if global_batch_size % size:
             raise LoaderError(
                 f"mixing.sequences_per_draw is {size}, which does not divide the global batch of {global_batch_size} "
                 "sequences; use a divisor."
             )
-        else:
-            draws = drawn(shares, seed=self._order.seed, step=step, num_draws=global_batch_size // size)
-            counts = {identity: count * size for identity, count in draws.items()}
-            allocation = Allocation(counts, position.carry)
-        return allocation.counts, self._after(position, allocation, shares, mixer)
+        draws = drawn(shares, seed=self._order.seed, step=step, num_draws=global_batch_size // size)
+        counts = {identity: count * size for identity, count in draws.items()}
+        return counts, self._after(position, Allocation(counts, position.carry), shares, mixer)
 
     def skip(self, position: DataPosition, step: int, global_batch_size: int, num_batches: int) -> DataPosition:
         """Return the position after skipped batches; see `Loader.skip_batches`."""
@@ -154,11 +145,4 @@ class SourceSampler:
         consumed = dict(position.consumed)
         for identity, count in allocation.counts.items():
             consumed[identity] = consumed.get(identity, 0) + count
-        return dataclasses.replace(
-            position,
-            consumed=consumed,
-            carry=allocation.carry,
-            sequence_length=self._order.sequence_length,
-            shares=shares,
-            mixer=mixer,
-        )
+        return DataPosition(consumed, allocation.carry, self._order.sequence_length, shares, mixer)
