@@ -45,8 +45,8 @@ from scipy.stats import quantile_test
 from benchmarks.laptop_model import LaptopStep, loader_in
 from benchmarks.verdict import conclude
 from pipelines.scales import LAPTOP
-from runtime.data.batch import DataPosition
 from runtime.data.loader import Loader
+from runtime.data.sampler import DataPosition
 from runtime.parallel.hosts import Agreement, HostRows, host_rows, join_hosts, open_cores
 from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog

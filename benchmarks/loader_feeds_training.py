@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.laptop_model import LaptopStep, loader_in
 from benchmarks.verdict import conclude
 from pipelines.scales import LAPTOP
-from runtime.data.batch import DataPosition, LoadedBatch
-from runtime.data.loader import Loader
+from runtime.data.loader import LoadedBatch, Loader
+from runtime.data.sampler import DataPosition
 from runtime.training.train_step import Hyperparameters
 
 BAR = 20.0

@@ -15,14 +15,14 @@ import numpy as np
 
 from benchmarks.verdict import conclude
 from pipelines.scales import EIGHT_B
-from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenFormat
 from runtime.data.loader import Loader
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
-from runtime.data.mixing.policies import Static
-from runtime.data.mixing.policy import Policy, Seen
+from runtime.data.mixing.policies import MixingPolicy, Static
+from runtime.data.mixing.policy import Seen
 from runtime.data.mixture import MixtureSchedule
+from runtime.data.sampler import DataPosition
 
 GLOBAL_BATCH_SIZE = 2_048
 NUM_SOURCES = 50
@@ -30,7 +30,7 @@ BAR, BAR_OF_LEARNING = 0.005, 0.001
 STEPS = 120
 WARMUP_STEPS = 80
 CHIPS, PEAK_FLOPS, UTILIZATION = 1_024, 275e12, 0.5
-POLICIES: dict[str, Policy] = {
+POLICIES: dict[str, MixingPolicy] = {
     "static": Static(),
     "odm_paper": OdmPaper(alpha=0.9),
     "odm_released": OdmReleased(alpha=0.5, warmup_steps=0),
@@ -54,7 +54,7 @@ def step_seconds() -> float:
     return flops / (CHIPS * PEAK_FLOPS * UTILIZATION)
 
 
-def plan_seconds(policy: Policy) -> float:
+def plan_seconds(policy: MixingPolicy) -> float:
     """Return the median time to plan one batch: shares, counts, slots, places."""
     names = [f"source-{index:02d}" for index in range(NUM_SOURCES)]
     caches = {name: Sized(10**9 * (index + 1)) for index, name in enumerate(names)}

@@ -24,11 +24,11 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.verdict import conclude
-from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
+from runtime.data.sampler import DataPosition
 
 ROOT = Path(__file__).parent.parent
 PEERS = ROOT / ".venv-peers" / "bin" / "python"

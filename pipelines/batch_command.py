@@ -77,7 +77,7 @@ def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[ShownRow]
     """Return the rows that the options choose, those with the highest loss first."""
     import numpy as np
 
-    from runtime.data.token_text import token_texts
+    from runtime.data.token_bytes import token_texts
 
     parsed = session.parsed
     places = [place for place, source in enumerate(batch.sources) if parsed.source in (None, source)]

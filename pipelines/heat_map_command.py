@@ -140,7 +140,7 @@ def heat_windows(
     measured: Sequence[Measured], tokenizer: "Tokenizer", domains: Sequence[str] = ()
 ) -> "list[HeatWindow]":
     """Return the windows of some moments with their predictions, those of `domains` or all."""
-    from runtime.data.token_text import token_texts
+    from runtime.data.token_bytes import token_texts
     from runtime.report.heat_map import HeatWindow
 
     by_window: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}

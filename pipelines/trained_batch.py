@@ -17,10 +17,10 @@ from steps.tokenize import TokenizeConfig
 if TYPE_CHECKING:
     import numpy as np
 
-    from runtime.data.batch import DataPosition, LoadedBatch
     from runtime.data.cache import TokenCache
-    from runtime.data.loader import Loader
+    from runtime.data.loader import LoadedBatch, Loader
     from runtime.data.order import RowLocations
+    from runtime.data.sampler import DataPosition
 
 
 class Row(NamedTuple):
@@ -176,7 +176,7 @@ def _drawn(
     loader: "Loader", config: TrainPhaseConfig, own: SavedState | None, start: SavedState | None, step: int
 ) -> "tuple[RowLocations, LoadedBatch]":
     """Return the batch that the run draws at `step` after its newest state."""
-    from runtime.data.batch import DataPosition
+    from runtime.data.sampler import DataPosition
 
     here, size = config.begin_step if own is None else own.step, config.global_batch_size
     if loader.lag_steps:
@@ -198,7 +198,7 @@ def _drawn(
 
 
 def _position(saved: SavedState) -> "DataPosition":
-    from runtime.data.batch import DataPosition
+    from runtime.data.sampler import DataPosition
     from runtime.training import checkpoint
     from runtime.training.run_state import CHECKPOINT
 

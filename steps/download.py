@@ -105,8 +105,7 @@ def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
 
 
 def _packed(fetch: Wheel | InstalledPython, context: StepContext) -> DownloadedFile:
-    from runtime.text.fetch.installed_python import Inventory, pack_standard_library
-    from runtime.text.fetch.package_index import download_wheel
+    from runtime.text.fetch.packages import Inventory, download_wheel, pack_standard_library
 
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(fetch, Wheel):

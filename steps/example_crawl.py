@@ -16,7 +16,7 @@ class ExampleCrawlConfig(BaseModel, frozen=True, extra="forbid"):
 def example_crawl(config: ExampleCrawlConfig, context: StepContext) -> DownloadResult:
     """Write three WARC files, and an evaluation set whose items some of the pages quote."""
     from runtime.text.example_crawl import crawl_files
-    from runtime.text.fetch.installed_python import Inventory, check_inventory
+    from runtime.text.fetch.packages import Inventory, check_inventory
     from runtime.text.fetch.verified import write_verified
 
     check_inventory(Inventory(config.python.python_version, config.python.inventory_sha256))

@@ -122,7 +122,7 @@ Fetch = Annotated[
 
 def installed_python() -> InstalledPython:
     """Return the running interpreter as a config; another version or a patched one is another identity."""
-    from runtime.text.fetch.installed_python import inventory
+    from runtime.text.fetch.packages import inventory
 
     found = inventory()
     return InstalledPython(python_version=found.python_version, inventory_sha256=found.sha256)

@@ -9,13 +9,13 @@ from marin_dag.graph.step import StepContext
 from marin_dag.ledger.lease import STALE_SECONDS
 from marin_dag.store.retry import is_transient
 from marin_dag.store.store import StoreError
-from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache
 from runtime.data.consumption import PhaseSpan, consumption
 from runtime.data.growing_cache import GrowingCache, Growth
 from runtime.data.loader import Loader
+from runtime.data.order import TokenSource
 from runtime.data.prefetch import Prefetch
-from runtime.data.token_source import TokenSource
+from runtime.data.sampler import DataPosition
 from runtime.tracking.events import EventLog
 from runtime.training.run_state import RunState
 from steps.phase_checks import check_vocabulary

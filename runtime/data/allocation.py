@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runtime.data.permutation import GOLDEN, key_of, mixed, permuted
-from runtime.data.shares import WHOLE, apportioned
+from runtime.data.mixture import WHOLE, apportioned
+from runtime.data.permutation import GOLDEN, key_of, permuted
+from runtime.text.hashing import mix
 
 
 class Allocation(NamedTuple):
@@ -73,7 +74,7 @@ def drawn(weights: Mapping[str, int], *, seed: int, step: int, num_draws: int) -
     """
     key = np.uint64(key_of("draw", seed, step))
     slots = np.arange(num_draws, dtype=np.uint64)
-    words = mixed(mixed(slots + np.uint64(GOLDEN)) ^ key) >> np.uint64(4)
+    words = mix(mix(slots + np.uint64(GOLDEN)) ^ key) >> np.uint64(4)
     sources = sorted(weights)
     ends = np.cumsum(np.array([weights[source] for source in sources], np.uint64))
     counts = np.bincount(np.searchsorted(ends, words, side="right"), minlength=len(sources))

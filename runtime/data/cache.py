@@ -22,8 +22,7 @@ import numpy as np
 import tensorstore as ts
 from jaxtyping import Int32, Int64, Integer
 
-from runtime.data.flat_array import DamagedArrayError, FlatArray, read_context
-from runtime.data.key_value_store import key_value_store
+from runtime.data.flat_array import DamagedArrayError, FlatArray, key_value_store, read_context
 from runtime.data.local_arrays import LocalArrays
 
 MANIFEST = "cache.json"
@@ -115,33 +114,18 @@ class TokenCache:
         """Open the cache whose manifest lies in `path`.
 
         Every shard must be there with the recorded length; contents are checked chunk by chunk as they are read. The
-        digests are what the caller expects; None accepts any. Caches with one `context` share its pool of chunks.
-
-        Raises:
-            CacheError: the cache is missing, torn, or not the expected one.
-            OSError: the store or this machine failed; the cache may be intact.
+        digests are what the caller expects; None accepts any. Caches with one `context` share its pool of chunks. Raise
+        CacheError if the cache is missing, torn, or not the expected one. Raise OSError if the store or this machine
+        failed; the cache may be intact.
         """
         cache = cls(path, _read_manifest(path), context or read_context(CHUNK_CACHE_IN_BYTES))
-        recorded = cache.format.tokenizer_digest
-        if tokenizer_digest is not None and tokenizer_digest != recorded:
-            raise CacheError(
-                f"{path}: recorded tokenizer: {recorded[:12]}…; expected: {tokenizer_digest[:12]}…. Tokenize the "
-                "documents again with the expected tokenizer."
-            )
-        if documents_digest is not None and documents_digest != cache.documents_digest:
-            recorded = cache.documents_digest or "none"
-            raise CacheError(
-                f"{path}: recorded documents: {recorded[:12]}…; expected: {documents_digest[:12]}…. Use the cache of "
-                "the expected documents; the command `ls` lists steps by digest."
-            )
+        fix = "Tokenize the documents again with the expected tokenizer."
+        cache._check("tokenizer", cache.format.tokenizer_digest, tokenizer_digest, fix)
+        fix = "Use the cache of the expected documents; the command `ls` lists steps by digest."
+        cache._check("documents", cache.documents_digest or "none", documents_digest, fix)
         # One after another, ten thousand shards on a distant store would delay the first batch by minutes.
         with ThreadPoolExecutor(SHARDS_OPENED_TOGETHER) as pool:
-            cache._tokens = list(
-                pool.map(
-                    lambda shard: cache._array(f"{shard.path}/tokens", cache.format.dtype, shard.num_tokens),
-                    cache.shards,
-                )
-            )
+            cache._tokens = list(pool.map(cache._shard_array, cache.shards))
         folders = [key_value_store(array.path) for array in cache._tokens]
         if folders and folders[0]["driver"] == "file":
             lengths = [shard.num_tokens for shard in cache.shards]
@@ -199,6 +183,13 @@ class TokenCache:
         for place, count, array, future in pending:
             tokens[place : place + count] = array.finish_read(future)
         return tokens
+
+    def _check(self, what: str, recorded: str, expected: str | None, fix: str) -> None:
+        if expected not in (None, recorded):
+            raise CacheError(f"{self.path}: recorded {what}: {recorded[:12]}…; expected: {expected[:12]}…. {fix}")
+
+    def _shard_array(self, shard: ShardRecord) -> FlatArray:
+        return self._array(f"{shard.path}/tokens", self.format.dtype, shard.num_tokens)
 
     def _array(self, relative: str, dtype: np.dtype, length: int) -> FlatArray:
         try:

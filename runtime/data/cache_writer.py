@@ -8,16 +8,8 @@ from dataclasses import asdict
 import fsspec
 import numpy as np
 
-from runtime.data.cache import (
-    FORMAT,
-    MANIFEST,
-    TOKEN_BYTES_DTYPE,
-    CacheError,
-    ShardRecord,
-    TokenFormat,
-    checksum_of,
-    resolve,
-)
+from runtime.data import cache as caches
+from runtime.data.cache import CacheError, ShardRecord, TokenFormat
 from runtime.data.flat_array import FlatArrayWriter
 
 IDS_DTYPE = np.uint32
@@ -33,16 +25,13 @@ class ShardWriter:
             filesystem.rm(key, recursive=True)
         self._format = token_format
         self._tokens = FlatArrayWriter(f"{path}/tokens", token_format.dtype)
-        self._num_tokens = self._num_documents = self._num_bytes = 0
+        self._num_documents = self._num_bytes = 0
 
     def add(self, documents: Sequence[Sequence[int] | np.ndarray], *, num_bytes: int) -> np.ndarray:
         """Add documents given as bare ids, each between BOS (if the format has one) and EOS; return all these tokens.
 
-        `num_bytes` is the UTF-8 length of their texts.
-
-        Raises:
-            CacheError: an id is outside the vocabulary, or EOS or BOS is inside a document. A text that spells a
-                special token must be encoded as plain characters.
+        `num_bytes` is the UTF-8 length of their texts. Raise CacheError if an id is outside the vocabulary, or EOS or
+        BOS is inside a document. A text that spells a special token must be encoded as plain characters.
         """
         if not documents:
             return np.zeros(0, IDS_DTYPE)
@@ -55,20 +44,15 @@ class ShardWriter:
         tokens = np.concatenate(pieces)
         self._check(tokens, len(documents))
         self._tokens.append(tokens)
-        self._num_tokens += len(tokens)
         self._num_documents += len(documents)
         self._num_bytes += num_bytes
         return tokens
 
     def close(self, relative_path: str) -> ShardRecord:
         """Finish the shard; `relative_path` is its place as seen from the cache's manifest."""
-        return ShardRecord(
-            path=relative_path,
-            num_tokens=self._num_tokens,
-            num_documents=self._num_documents,
-            num_bytes=self._num_bytes,
-            tokens_crc32c=self._tokens.close(),
-        )
+        crc32c = self._tokens.close()
+        counts = {"num_tokens": self._tokens.length, "num_documents": self._num_documents, "num_bytes": self._num_bytes}
+        return ShardRecord(path=relative_path, tokens_crc32c=crc32c, **counts)
 
     def _check(self, tokens: np.ndarray, num_documents: int) -> None:
         if tokens.min() < 0 or tokens.max() >= self._format.vocab_size:
@@ -112,7 +96,7 @@ def finish_cache(
             f"{path}: byte lengths of {len(token_bytes)} ids for a vocabulary of {token_format.vocab_size}; "
             "take both from one tokenizer."
         )
-    writer = FlatArrayWriter(resolve(path, "token_bytes"), TOKEN_BYTES_DTYPE)
+    writer = FlatArrayWriter(f"{path}/token_bytes", caches.TOKEN_BYTES_DTYPE)
     writer.append(token_bytes)
     writer.close()
     filled = [[shard for shard in shards if shard.num_documents] for shards in blocks]
@@ -122,8 +106,8 @@ def finish_cache(
         "shards_by_block": [len(shards) for shards in filled],
         "shards": [asdict(shard) for shards in filled for shard in shards],
         "format": asdict(token_format),
-        "format_version": FORMAT,
+        "format_version": caches.FORMAT,
         "documents_digest": documents_digest,
     }
-    with fsspec.open(f"{path}/{MANIFEST}", "w", auto_mkdir=True) as file:
-        file.write(json.dumps(document | {"crc32c": checksum_of(document)}, indent=1, sort_keys=True) + "\n")
+    with fsspec.open(f"{path}/{caches.MANIFEST}", "w", auto_mkdir=True) as file:
+        file.write(json.dumps(document | {"crc32c": caches.checksum_of(document)}, indent=1, sort_keys=True) + "\n")

@@ -91,20 +91,9 @@ def consumption(
     max_epochs: float = MANY_EPOCHS,
     drawn_before: Mapping[str, int] | None = None,
 ) -> Consumption:
-    """Return the planned tokens and epochs of each source by phase.
-
-    Args:
-        spans: In the order of the run; a phase that starts where the one before ends continues its count.
-        num_tokens: Size of each source's training cache, by name.
-        max_epochs: Reading a source more often than this is a finding.
-        drawn_before: Sequences drawn from each source before the first phase, of its length; none if left out.
-    """
-    return tallied(
-        [PhaseDraws(span.name, _sequences(span), span.sequence_length) for span in spans],
-        num_tokens=num_tokens,
-        max_epochs=max_epochs,
-        drawn_before=drawn_before,
-    )
+    """Return the planned tokens and epochs of each source by phase, in the order of the run; see `tallied`."""
+    draws = [PhaseDraws(span.name, _sequences(span), span.sequence_length) for span in spans]
+    return tallied(draws, num_tokens=num_tokens, max_epochs=max_epochs, drawn_before=drawn_before)
 
 
 def tallied(
@@ -114,7 +103,11 @@ def tallied(
     max_epochs: float = MANY_EPOCHS,
     drawn_before: Mapping[str, int] | None = None,
 ) -> Consumption:
-    """Return the consumption of the draws of each phase; arguments as in `consumption`."""
+    """Return the consumption of the draws of each phase.
+
+    `num_tokens` are the sizes of the training caches. Reading a source more often than `max_epochs` is a finding.
+    `drawn_before` has the sequences of the first phase's length that were drawn before it.
+    """
     before = {source: Fraction(count) for source, count in (drawn_before or {}).items()}
     epochs: dict[str, Fraction | float] = {}
     sequences: dict[str, Fraction] = {}
@@ -138,16 +131,12 @@ def tallied(
         if source not in num_tokens:
             findings.append(no_cache(source))
         elif source in too_small:
-            problem = (
-                f"holds {num_tokens[source]} tokens, less than one sequence of {too_small[source]}; join it with "
-                "another source or leave it out."
-            )
+            what = f"holds {num_tokens[source]} tokens, less than one sequence of {too_small[source]}"
+            problem = f"{what}; join it with another source or leave it out."
             findings.append(MixtureFinding("too_small", source, problem))
         elif sequences[source] < Fraction(1, 2):
-            problem = (
-                f"is never drawn: its share of the whole run is {float(sequences[source]):.3g} sequences; raise its "
-                "weight or leave it out."
-            )
+            what = f"is never drawn: its share of the whole run is {float(sequences[source]):.3g} sequences"
+            problem = f"{what}; raise its weight or leave it out."
             findings.append(MixtureFinding("never_drawn", source, problem))
         elif source in passed:
             problem = (

@@ -17,7 +17,7 @@ import tiktoken
 from runtime.data.cache import TokenFormat
 from runtime.data.normalizing import Normalizing
 from runtime.data.plain_tokenizer import plain_document, plain_tokenizer
-from runtime.data.ranks import NotConvertibleError, ranks_of
+from runtime.data.ranks import NotConvertibleError, Ranks, ranks_of
 from runtime.data.token_bytes import token_bytes
 
 COMPARED_TEXTS = 8
@@ -59,16 +59,9 @@ class Encoder:
         *,
         num_threads: int = 1,
     ) -> None:
-        """Read `tokenizer.json` from `path`.
+        """Read the file `path`; raise TokenizerMismatchError if it does not agree with `token_format`.
 
-        Args:
-            path: The file.
-            token_format: Expected meaning of its ids.
-            library: "auto" uses tiktoken where its ids are provably the same, else tokenizers.
-            num_threads: Threads of tiktoken.
-
-        Raises:
-            TokenizerMismatchError: the file does not agree with `token_format`.
+        The library "auto" is tiktoken, with so many threads, where its ids are provably the same, else tokenizers.
         """
         with fsspec.open(path, "rb") as file:
             content = file.read()
@@ -78,9 +71,8 @@ class Encoder:
                 f"{path}: recorded sha256: {digest[:12]}…; now: {found[:12]}…. The file was changed after it was "
                 "committed; run the step that made the tokenizer with --force."
             )
-        self._specials = [token_format.eos_token_id]
-        if token_format.bos_token_id is not None:
-            self._specials.append(token_format.bos_token_id)
+        specials = (token_format.eos_token_id, token_format.bos_token_id)
+        self._specials = [special for special in specials if special is not None]
         document = plain_document(content.decode(), frozenset(self._specials))
         self.token_bytes = token_bytes(document)
         if len(self.token_bytes) != token_format.vocab_size:
@@ -100,29 +92,22 @@ class Encoder:
         """Why `library` encodes."""
         self._fast: tiktoken.Encoding | None = None
         if library == "auto":
-            self._use_tiktoken_if_equal(document, num_threads)
+            try:
+                self._use_tiktoken(ranks_of(document), num_threads)
+            except NotConvertibleError as error:
+                self.reason = f"tiktoken would make other ids: {error}"
 
-    def _use_tiktoken_if_equal(self, document: dict, num_threads: int) -> None:
-        try:
-            ranks = ranks_of(document)
-        except NotConvertibleError as error:
-            self.reason = f"tiktoken would make other ids: {error}"
-            return
-        # No special tokens: text that spells one is text.
+    def _use_tiktoken(self, ranks: Ranks, num_threads: int) -> None:
         self._fast = tiktoken.Encoding(
             "converted", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
-        )
+        )  # no special tokens: text that spells one is text
         # tiktoken knows no added tokens, so a text that spells one is left to tokenizers.
         self._added = re.compile("|".join(map(re.escape, ranks.added_texts))) if ranks.added_texts else None
         self.library, self.reason = "tiktoken", "tiktoken makes the same ids"
         self._pool = ThreadPoolExecutor(num_threads)
 
     def encode(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> EncodedBatch:
-        """Return the ids of each text, using all cores; `names` are the texts' names in errors.
-
-        Raises:
-            EncodersDifferError: the two libraries differ on one of the texts that are compared.
-        """
+        """Return the ids of each text, using all cores; `names` are the texts' names in errors."""
         if self._fast is None:
             found = self._encode_by_tokenizers(texts)
         else:
@@ -181,9 +166,7 @@ class Encoder:
         expected = self._tokenizer.encode_batch(beginnings, add_special_tokens=False)
         for index, text, encoding in zip(chosen, beginnings, expected, strict=True):
             found = self._encode_fast(text)
-            if isinstance(found, str):
-                continue
-            if not np.array_equal(found, encoding.ids):
+            if not isinstance(found, str) and not np.array_equal(found, encoding.ids):
                 same = min(len(found), len(encoding.ids))
                 wrong = np.flatnonzero(found[:same] != np.array(encoding.ids[:same]))
                 place = encoding.offsets[int(wrong[0]) if len(wrong) else same - 1][0]

@@ -4,13 +4,14 @@ The format is zarr3 with sharding, not OCDBT: equal numbers give equal files, by
 its CRC32C, checked at each read; a missing chunk is an error and never the fill value.
 """
 
+import os
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import numpy as np
 import tensorstore as ts
 
-from runtime.data.key_value_store import key_value_store
 from runtime.data.read_failure import read_failure
 
 FILE_LENGTH = 1 << 24
@@ -95,14 +96,41 @@ class FlatArray:
     def finish_read(self, future: ts.Future) -> np.ndarray:
         """Return the elements, checked against their checksums.
 
-        Raises:
-            DamagedArrayError: the array is damaged.
-            OSError: the store or this machine failed; the array may be intact.
+        Raise DamagedArrayError if the array is damaged. Raise OSError if the store or this machine failed; the array
+        may be intact.
         """
         try:
             return future.result()
         except ValueError as error:
             raise read_failure(self.path, error) or DamagedArrayError(f"{self.path}: {error}") from error
+
+
+def key_value_store(folder: str) -> dict[str, Any]:
+    """Return the spec of the folder's driver; keys lie directly below `path`.
+
+    Raise ValueError if it is a URL of another kind.
+    """
+    scheme, separator, rest = folder.partition("://")
+    if not separator:
+        return {"driver": "file", "path": f"{Path(folder).absolute()}/"}
+    if scheme == "file":
+        return {"driver": "file", "path": rest.rstrip("/") + "/"}
+    bucket, _, key = rest.partition("/")
+    path = f"{key.rstrip('/')}/" if key.strip("/") else ""
+    if scheme == "gs":
+        if os.environ.get("STORAGE_EMULATOR_HOST"):
+            # A stand-in asks for no credentials. TensorStore would look for them and print an error.
+            os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
+        return {"driver": "gcs", "bucket": bucket, "path": path}
+    if scheme == "s3":
+        # TensorStore finds credentials where AWS's own tools do, but does not read these two variables.
+        named = {"endpoint": os.environ.get("AWS_ENDPOINT_URL"), "aws_region": os.environ.get("AWS_DEFAULT_REGION")}
+        given = {name: value for name, value in named.items() if value}
+        return {"driver": "s3", "bucket": bucket, "path": path, **given}
+    raise ValueError(
+        f"{folder}: arrays are stored in a local folder, under gs:// or under s3://, not under {scheme}://; use a "
+        "prefix of one of these."
+    )
 
 
 def read_context(cache_in_bytes: int) -> ts.Context:

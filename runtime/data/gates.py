@@ -104,65 +104,36 @@ class Tally:
 
     def __init__(self, shards: Iterable[tuple[ShardCounts, ShardWritten]] = ()) -> None:
         self.num_shards = self.num_empty_shards = self.num_lossy_shards = 0
-        self.lossy: list[tuple[ShardCounts, ShardWritten]] = []
+        self.lossy: list[str] = []
         """The first shards that were read back with other counts than were written."""
         self.duplicates: list[tuple[str, str]] = []
         """Names of pairs of shards with the same tokens."""
-        self.unencoded: list[str] = []
-        """The first documents that the tokenizer cannot encode, each with the reason."""
-        self._sums = dict.fromkeys(NUMBERS, 0)
+        self.total = ShardCounts()
         self._first: dict[str, str] = {}
         for counts, written in shards:
             self.add(counts, written)
 
     def add(self, shard: ShardCounts, written: ShardWritten) -> None:
-        for name in NUMBERS:
-            self._sums[name] += getattr(shard, name)
-        self.unencoded += shard.unencoded[: NAMED_SHARDS - len(self.unencoded)]
+        total = self.total
+        sums = {name: getattr(total, name) + getattr(shard, name) for name in NUMBERS}
+        self.total = ShardCounts(unencoded=[*total.unencoded, *shard.unencoded][:NAMED_SHARDS], **sums)
+        self.num_shards += 1
         if (shard.num_documents, shard.num_bytes) != (written.num_documents, written.num_bytes):
             self.num_lossy_shards += 1
             if len(self.lossy) < NAMED_SHARDS:
-                self.lossy.append((shard, written))
+                self.lossy.append(
+                    f"{written.name}: {written.num_documents} documents of {written.num_bytes} bytes were written, "
+                    f"{shard.num_documents} of {shard.num_bytes} were read"
+                )
         if not shard.num_documents:
             self.num_empty_shards += 1
         elif (first := self._first.setdefault(shard.fingerprint, written.name)) != written.name:
             self.duplicates.append((first, written.name))
-        self.num_shards += 1
-
-    @property
-    def total(self) -> ShardCounts:
-        return ShardCounts(unencoded=self.unencoded, **self._sums)  # type: ignore[arg-type]
 
 
 def findings(tally: Tally, limits: GateLimits, *, is_whole: bool = True) -> list[GateFinding]:
     """Return every gate that the shards fail; empty shards count only once the cache `is_whole`."""
-    found = []
-    total = tally.total
-    if tally.num_lossy_shards:
-        seen = "; ".join(
-            f"{written.name}: {written.num_documents} documents of {written.num_bytes} bytes were written, "
-            f"{shard.num_documents} of {shard.num_bytes} were read"
-            for shard, written in tally.lossy
-        )
-        message = (
-            f"{tally.num_lossy_shards} of {tally.num_shards} shards differ from the counts of the step that wrote them "
-            f"({seen}). They were cut short or replaced: verify that step, and run it with --force."
-        )
-        found.append(GateFinding("lost_documents", message))
-    for gate, part, whole, what, fix in _shares(tally, is_whole):
-        limit = getattr(limits, gate)
-        if part > limit * whole:
-            actual = f"{part / max(whole, 1):.2%}; limit {limit:.2%}"
-            found.append(GateFinding(gate, f"{part} of {whole} {what} ({actual}). {fix}"))
-    if total.num_tokens and total.num_bytes:
-        found += _compression(total.num_bytes / total.num_tokens, limits)
-    if len(tally.duplicates) > limits.max_duplicate_shards:
-        message = (
-            f"shards {tally.duplicates[:NAMED_SHARDS]} have the same tokens (limit {limits.max_duplicate_shards} "
-            "pairs). Check whether a file was downloaded twice or a dedup step did not run."
-        )
-        found.append(GateFinding("max_duplicate_shards", message))
-    return found
+    return [GateFinding(gate, message) for gate, message in _failures(tally, limits, is_whole)]
 
 
 def check_gates(tally: Tally, limits: GateLimits, *, is_whole: bool = True, name: str) -> None:
@@ -172,52 +143,58 @@ def check_gates(tally: Tally, limits: GateLimits, *, is_whole: bool = True, name
         raise GateError(name, found)
 
 
-def _shares(tally: Tally, is_whole: bool) -> list[tuple[str, int, int, str, str]]:
-    """Return gates that limit a part as a share of a whole: their limit, part, whole, what it is, and the fix."""
+def _failures(tally: Tally, limits: GateLimits, is_whole: bool) -> Iterator[tuple[str, str]]:
+    if tally.num_lossy_shards:
+        yield (
+            "lost_documents",
+            f"{tally.num_lossy_shards} of {tally.num_shards} shards differ from the counts of the step that wrote them "
+            f"({'; '.join(tally.lossy)}). They were cut short or replaced: verify that step, and run it with --force.",
+        )
+    for gate, part, whole, what, fix in _shares(tally):
+        limit = getattr(limits, gate)
+        if part > limit * whole and (is_whole or gate != "max_empty_shard_share"):
+            yield gate, f"{part} of {whole} {what} ({part / max(whole, 1):.2%}; limit {limit:.2%}). {fix}"
     total = tally.total
-    found = [
-        (
-            *("max_unknown_share", total.num_unknown, total.num_tokens, "tokens are the unknown token"),
-            "The tokenizer has no pieces for this text: use a byte-level one or train it on this source.",
-        ),
-        (
-            "max_byte_loss_share",
-            abs(total.token_bytes - (total.num_bytes - total.num_unencoded_bytes + total.normalizer_bytes)),
-            *(total.num_bytes, "bytes of text are not accounted for by the bytes of the tokens"),
-            "The tokenizer adds a space or drops unknown text, so bits per byte would not be exact. Check "
-            "`normalizer`, `add_prefix_space` and `prepend_scheme` in its tokenizer.json, or raise the limit if that "
-            "is intended.",
-        ),
-        (
-            *("max_unencoded_share", total.num_unencoded, total.num_documents),
-            f"documents cannot be encoded: {'; '.join(total.unencoded)}",
-            "Look at these documents and drop them with a filter, use another tokenizer, or raise the limit.",
-        ),
-        (
-            *("max_replacement_share", total.num_replacement, total.num_characters, "characters are U+FFFD"),
-            "Bytes were decoded with the wrong charset by an earlier step: check the extract step's charset.",
-        ),
-        (
-            *("max_empty_document_share", total.num_empty_documents, total.num_documents, "documents have no text"),
-            "Check what the filter step keeps.",
-        ),
-    ]
-    empty = "max_empty_shard_share", tally.num_empty_shards, tally.num_shards, "shards have no documents"
-    if is_whole:
-        found.append((*empty, "Check the counts of the download and of the filter for those shards."))
-    return found
-
-
-def _compression(ratio: float, limits: GateLimits) -> Iterator[GateFinding]:
-    if ratio < limits.min_bytes_per_token:
-        yield GateFinding(
+    ratio = total.num_bytes / total.num_tokens if total.num_tokens and total.num_bytes else None
+    if ratio is not None and ratio < limits.min_bytes_per_token:
+        yield (
             "min_bytes_per_token",
             f"{ratio:.2f} bytes a token (limit {limits.min_bytes_per_token}). The tokenizer was made for other text, "
             "or the text is binary: look at a few documents.",
         )
-    if ratio > limits.max_bytes_per_token:
-        yield GateFinding(
+    if ratio is not None and ratio > limits.max_bytes_per_token:
+        yield (
             "max_bytes_per_token",
             f"{ratio:.2f} bytes a token (limit {limits.max_bytes_per_token}). Text is repeated, or encoding cut it "
             "short: look at the longest documents and at `truncation` in tokenizer.json.",
         )
+    if len(tally.duplicates) > limits.max_duplicate_shards:
+        yield (
+            "max_duplicate_shards",
+            f"shards {tally.duplicates[:NAMED_SHARDS]} have the same tokens (limit {limits.max_duplicate_shards} "
+            "pairs). Check whether a file was downloaded twice or a dedup step did not run.",
+        )
+
+
+def _shares(tally: Tally) -> Iterator[tuple[str, int, int, str, str]]:
+    """Yield gates that limit a part as a share of a whole: their limit, part, whole, what it is, and the fix."""
+    total = tally.total
+    what = "tokens are the unknown token"
+    fix = "The tokenizer has no pieces for this text: use a byte-level one or train it on this source."
+    yield "max_unknown_share", total.num_unknown, total.num_tokens, what, fix
+    lost = abs(total.token_bytes - (total.num_bytes - total.num_unencoded_bytes + total.normalizer_bytes))
+    what = "bytes of text are not accounted for by the bytes of the tokens"
+    fix = (
+        "The tokenizer adds a space or drops unknown text, so bits per byte would not be exact. Check `normalizer`, "
+        "`add_prefix_space` and `prepend_scheme` in its tokenizer.json, or raise the limit if that is intended."
+    )
+    yield "max_byte_loss_share", lost, total.num_bytes, what, fix
+    what = f"documents cannot be encoded: {'; '.join(total.unencoded)}"
+    fix = "Look at these documents and drop them with a filter, use another tokenizer, or raise the limit."
+    yield "max_unencoded_share", total.num_unencoded, total.num_documents, what, fix
+    fix = "Bytes were decoded with the wrong charset by an earlier step: check the extract step's charset."
+    yield "max_replacement_share", total.num_replacement, total.num_characters, "characters are U+FFFD", fix
+    what, fix = "documents have no text", "Check what the filter step keeps."
+    yield "max_empty_document_share", total.num_empty_documents, total.num_documents, what, fix
+    what, fix = "shards have no documents", "Check the counts of the download and of the filter for those shards."
+    yield "max_empty_shard_share", tally.num_empty_shards, tally.num_shards, what, fix

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from runtime.data.activity import during, sleep
 from runtime.data.cache import CHUNK_CACHE_IN_BYTES, CacheError, TokenCache
 from runtime.data.flat_array import read_context
+from runtime.data.prefetch import during, sleep
 
 POLL_SECONDS = 5.0
 """Every host of a gang polls."""
@@ -58,7 +58,7 @@ class GrowingCache:
         if not self._blocks:
             raise CacheError(f"{name}: its token cache has no finished block yet; start when it has one.")
         self.format = self._blocks[0].format
-        self.vocab_size, self.eos_token_id = self.format.vocab_size, self.format.eos_token_id
+        self.vocab_size = self.format.vocab_size
 
     @property
     def block_ends(self) -> tuple[int, ...]:
@@ -68,20 +68,18 @@ class GrowingCache:
     def grow(self) -> None:
         """Wait for at least one more block, or for `is_whole`.
 
-        Raises:
-            CacheAbandonedError: no process has been building the cache for too long.
-            ActivityStoppedError: the reader has gone.
+        Raise CacheAbandonedError if no process has been building the cache for too long. Raise ActivityStoppedError if
+        the reader has gone.
         """
         known = len(self._blocks)
         with self._growing, during("cache not built yet"):
             began = alive = time.monotonic()
             logged = -LOG_AGAIN_SECONDS
-            while len(self._blocks) == known and not self.is_whole:
-                growth = self._watch(known)
-                self._add(growth)
+            while not self.is_whole:
+                self._add(growth := self._watch(known))
                 now = time.monotonic()
                 if len(self._blocks) > known or self.is_whole:
-                    break
+                    return
                 alive = now if growth.is_being_built else alive
                 if now - alive > self._give_up_seconds:
                     raise CacheAbandonedError(
@@ -91,12 +89,10 @@ class GrowingCache:
                     )
                 if now - logged >= LOG_AGAIN_SECONDS:
                     logged = now
+                    state = "it is being built" if growth.is_being_built else "no process is building it"
                     self._log.warning(
                         "%s: waiting for block %d of its token cache, which is not built yet (%d s so far; %s)",
-                        self.name,
-                        known + 1,
-                        now - began,
-                        "it is being built" if growth.is_being_built else "no process is building it",
+                        *(self.name, known + 1, now - began, state),
                     )
                 sleep(POLL_SECONDS)
 
@@ -131,10 +127,8 @@ class GrowingCache:
 
     def _open(self, path: str) -> TokenCache:
         """Open a cache that must have the text and the tokenizer of the first block."""
-        first = self._blocks[0] if self._blocks else None
-        return TokenCache.open(
-            path,
-            tokenizer_digest=None if first is None else first.format.tokenizer_digest,
-            documents_digest=None if first is None else first.documents_digest,
-            context=self._context,
-        )
+        expected = {}
+        if self._blocks:
+            first = self._blocks[0]
+            expected = {"tokenizer_digest": first.format.tokenizer_digest, "documents_digest": first.documents_digest}
+        return TokenCache.open(path, **expected, context=self._context)

@@ -7,23 +7,35 @@ source for each row, and order.py finds and reads the row of each draw.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int32, Int64
 
-from runtime.data.batch import DataPosition, LoadedBatch, Rows
 from runtime.data.mixing.mixer import BySource, Feedback
-from runtime.data.mixing.policies import Static
-from runtime.data.mixing.policy import Policy
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import DataOrder, RowLocations
+from runtime.data.order import DataOrder, LoaderError, RowLocations, TokenSource
 from runtime.data.prefetch import Prefetch
-from runtime.data.sampler import SourceSampler
-from runtime.data.token_source import LoaderError, TokenSource
+from runtime.data.sampler import DataPosition, SourceSampler
 
 ROWS_READ_TOGETHER = 64
 """Rows that are drawn and read at once when reading ahead: a few rows cost hardly less than many."""
 
+Rows = slice | Int64[np.ndarray, "rows"]
+"""Rows of a batch that one host reads."""
+
 logger = logging.getLogger(__name__)
+
+
+class LoadedBatch(NamedTuple):
+    """The rows of a batch that one host reads; a row is a sequence, and rows of a source are spread over the batch."""
+
+    tokens: Int32[np.ndarray, "rows sequence"]
+    segment_ids: Int32[np.ndarray, "rows sequence"]
+    """0, 1, … by document within the row; EOS belongs to the document that it closes."""
+    source_index: Int32[np.ndarray, "batch"]
+    """Index into `Loader.sources` of every row of the batch, read here or not."""
 
 
 class Loader:
@@ -37,17 +49,13 @@ class Loader:
         sequence_length: int,
         seed: int,
         *,
-        policy: Policy = Static(),  # noqa: B008 -- frozen
+        policy: MixingPolicy = Static(),  # noqa: B008 -- frozen
     ) -> None:
         """Check the sources. Two names of one identity are one source, whose weights add up.
 
-        Args:
-            caches: Token cache of each source, finished or growing, by its name in the mixture; more are allowed.
-            identities: Full digest of the step that made each cache; keys of the order.
-            mixture: Weights by name and step.
-            sequence_length: Tokens of a row.
-            seed: Key of the order.
-            policy: Makes shares of the weights, and of the losses seen so far.
+        `caches` has the token cache of each source, finished or growing, by its name in the mixture; more are allowed.
+        `identities` are the full digests of the steps that made them: with `seed`, the keys of the order. `policy`
+        makes shares of the mixture's weights, and of the losses seen so far.
         """
         _check_sources(caches, identities, mixture, sequence_length)
         self._order = DataOrder(caches, identities, seed=seed, sequence_length=sequence_length)
@@ -75,8 +83,7 @@ class Loader:
         `rows` are the rows that this host reads; the position is that of the whole batch. A policy that learns asks
         `feedback` for the losses of earlier updates, each once and in order.
         """
-        steps = range(step, step + 1)
-        return self.batches(position, steps, global_batch_size, rows=rows, feedback=feedback)[0]
+        return self.batches(position, range(step, step + 1), global_batch_size, rows=rows, feedback=feedback)[0]
 
     def batches(
         self,
@@ -110,14 +117,9 @@ class Loader:
     def recorded_batch(
         self, counts: Mapping[str, int], consumed: Mapping[str, int], step: int
     ) -> tuple[RowLocations, LoadedBatch]:
-        """Return the batch that follows `step` finished training steps, from the recorded counts.
+        """Return the batch that follows `step` finished training steps; it needs no losses, whatever the policy.
 
-        Unlike `batch` it needs no losses, whatever the policy.
-
-        Args:
-            counts: sequences of each source in the batch, by identity.
-            consumed: sequences drawn from each source before it, by identity.
-            step: finished training steps before it.
+        `counts` are the recorded sequences of each source in it, and `consumed` those drawn before it, by identity.
         """
         found = self._order.locate(*self._sampler.rows_of([counts], consumed, step))
         return found, LoadedBatch(*self._order.read(found), found.source_index)
@@ -195,8 +197,7 @@ def _check_sources(
     caches: Mapping[str, TokenSource], identities: Mapping[str, str], mixture: MixtureSchedule, sequence_length: int
 ) -> None:
     """Raise LoaderError for sources that one loader cannot draw from; unbuilt caches are checked as they grow."""
-    missing = [name for name in mixture.sources if name not in caches]
-    if missing:
+    if missing := [name for name in mixture.sources if name not in caches]:
         raise LoaderError(
             f"mixture: no token cache for {missing}; the caches are {sorted(caches)}. Pass a cache for each source."
         )
@@ -218,7 +219,7 @@ def _check_sources(
                 f"caches[{name!r}] holds {whole[name][-1]} tokens, less than one sequence of {sequence_length}. Leave "
                 "it out of the mixture or join it with another source."
             )
-    formats = {(cache.vocab_size, cache.eos_token_id, cache.format.tokenizer_digest) for cache in caches.values()}
+    formats = {cache.format for cache in caches.values()}
     if len(formats) > 1:
         made_by = "; ".join(f"{name}: {caches[name].format.tokenizer_digest[:12]}…" for name in sorted(caches))
         raise LoaderError(

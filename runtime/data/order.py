@@ -8,14 +8,42 @@ depend on names, on other sources, on how much of a cache is built, or on earlie
 import functools
 import threading
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
-from runtime.data.activity import during
-from runtime.data.permutation import key_of, mixed, permuted
-from runtime.data.token_source import LoaderError, TokenSource
+from runtime.data.cache import TokenFormat
+from runtime.data.permutation import key_of, permuted
+from runtime.data.prefetch import during
+from runtime.text.hashing import mix
+
+
+class LoaderError(ValueError):
+    """A loader cannot give what its mixture asks for; the message names the source and the fix."""
+
+
+class TokenSource(Protocol):
+    """What rows are read from: a finished `TokenCache` or a `GrowingCache`."""
+
+    format: TokenFormat
+    is_whole: bool
+    """Whether all blocks are built."""
+
+    @property
+    def block_ends(self) -> tuple[int, ...]:
+        """Position after the last token of each block."""
+        ...
+
+    def grow(self) -> None:
+        """Wait for more blocks, or for `is_whole`."""
+        ...
+
+    def read_spans(
+        self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
+    ) -> Integer[np.ndarray, "sum_of_lengths"]:
+        """Return the tokens of each span, one span after the other; none crosses the end of its block."""
+        ...
 
 
 class RowLocations(NamedTuple):
@@ -79,7 +107,7 @@ class DataOrder:
             with during("store read"):
                 found = source.read_spans(starts, np.full(len(starts), self.sequence_length, np.int64))
             found = found.reshape(len(starts), self.sequence_length)
-            tokens[where], segment_ids[where] = found, segments(found, source.eos_token_id)
+            tokens[where], segment_ids[where] = found, segments(found, source.format.eos_token_id)
         return tokens, segment_ids
 
 
@@ -136,11 +164,11 @@ class _Rows:
                 keys[where] = np.uint64(key_of("order", self._seed, self._identity, data_epoch))
                 for block in np.unique(order[turns]).tolist():
                     starts[where & (blocks == block)] = self._first_start(data_epoch, block)
-            return blocks, indices, self._num_rows[blocks], data_epochs, starts, keys ^ mixed(blocks.astype(np.uint64))
+            return blocks, indices, self._num_rows[blocks], data_epochs, starts, keys ^ mix(blocks.astype(np.uint64))
 
     def _first_start(self, data_epoch: int, block: int) -> int:
         begin, end = int(self._block_ends[block - 1]) if block else 0, int(self._block_ends[block])
-        key = key_of("shift", self._seed, self._identity, data_epoch) ^ int(mixed(np.array([block], np.uint64))[0])
+        key = key_of("shift", self._seed, self._identity, data_epoch) ^ int(mix(np.array([block], np.uint64))[0])
         return begin + key % (end - begin - int(self._num_rows[block]) * self._length + 1)
 
     def _look_at_blocks(self) -> None:

@@ -11,6 +11,8 @@ import hashlib
 import numpy as np
 from jaxtyping import Int64, UInt64
 
+from runtime.text.hashing import mix
+
 ROUNDS = 16
 """Enough even for halves of one or two bits; large domains look random from six rounds on."""
 
@@ -48,13 +50,6 @@ def permuted(
     return values.astype(np.int64)
 
 
-def mixed(words: UInt64[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:
-    """Return splitmix64's finaliser (Steele, Lea and Flood 2014): a bijection of words with full avalanche; 0 to 0."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
 def _feistel(
     values: UInt64[np.ndarray, "n"], bits: UInt64[np.ndarray, "n"], keys: UInt64[np.ndarray, "n"]
 ) -> UInt64[np.ndarray, "n"]:
@@ -62,13 +57,10 @@ def _feistel(
     high_mask = (np.uint64(1) << (bits - low_bits)) - np.uint64(1)
     low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
     high, low = values >> low_bits, values & low_mask
-    for number in range(0, ROUNDS, 2):
+    for number in range(ROUNDS):
+        half, mask = (high, low_mask) if number % 2 else (low, high_mask)
+        # Two passes: after one, keys that differ in few bits would give related rounds.
+        rounded = mix(mix(half + np.uint64(number * GOLDEN & WORD)) ^ keys) & mask
         # A function of one half changes the other, so each round undoes itself: a bijection.
-        high = high ^ (_round(low, keys, number) & high_mask)
-        low = low ^ (_round(high, keys, number + 1) & low_mask)
+        high, low = (high, low ^ rounded) if number % 2 else (high ^ rounded, low)
     return (high << low_bits) | low
-
-
-def _round(half: UInt64[np.ndarray, "n"], keys: UInt64[np.ndarray, "n"], number: int) -> UInt64[np.ndarray, "n"]:
-    # Two passes: after one, keys that differ in few bits would give related rounds.
-    return mixed(mixed(half + np.uint64(number * GOLDEN & WORD)) ^ keys)

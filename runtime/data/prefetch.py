@@ -1,19 +1,78 @@
 """Prefetch: an iterator that a thread keeps ahead of its reader; it measures how long the reader waits, and why."""
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
-
-from runtime.data.activity import Activity, watch
+from typing import Generic, Literal, TypeVar
 
 Item = TypeVar("Item")
+Cause = Literal["cache not built yet", "store read", "losses of earlier updates", "drawing"]
+"""Causes of data stalls. Drawing is all work that waits neither for a store nor for another process."""
 
 POLL_SECONDS = 0.1
 """How often a waiting thread checks whether it should stop."""
 CALL_BACK_SECONDS = 2.0
 """How often a waiting reader calls `while_waiting`."""
+
+
+class ActivityStoppedError(RuntimeError):
+    """The reader has gone; raised in the thread that makes batches, where it waits."""
+
+
+class Activity:
+    """What a thread does, in seconds by cause; readable from any other thread."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._seconds: dict[str, float] = {}
+        self._cause: Cause = "drawing"
+        self._since = time.perf_counter()
+
+    def turn_to(self, cause: Cause | None) -> Cause:
+        """Count the time so far for the cause before, and return that cause; None keeps it."""
+        with self._lock:
+            now, before = time.perf_counter(), self._cause
+            self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
+            self._cause, self._since = cause or before, now
+            return before
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds by cause up to now."""
+        self.turn_to(None)
+        return dict(self._seconds)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.activity = Activity()
+
+
+_thread = _Thread()
+
+
+def watch(activity: Activity) -> None:
+    """Record what the current thread does from now on in `activity`."""
+    _thread.activity = activity
+
+
+@contextlib.contextmanager
+def during(cause: Cause) -> Iterator[None]:
+    """Count the time inside for `cause` in the activity of the current thread; the innermost cause counts."""
+    activity = _thread.activity
+    before = activity.turn_to(cause)
+    try:
+        yield
+    finally:
+        activity.turn_to(before)
+
+
+def sleep(seconds: float) -> None:
+    """Sleep, or raise ActivityStoppedError as soon as the reader of the current thread has gone."""
+    if _thread.activity.stopped.wait(seconds):
+        raise ActivityStoppedError("the reader of these batches has gone")
 
 
 class Prefetch(Generic[Item]):
@@ -41,10 +100,8 @@ class Prefetch(Generic[Item]):
         """Time that the reader spent in `next` for the item that it took last."""
         self.last_wait_causes: dict[str, float] = {}
         """Seconds of that wait by the thread's activity."""
-        self._unblock = unblock
+        self._unblock, self._while_waiting = unblock, while_waiting
         self._activity = Activity()
-        self._while_waiting = while_waiting
-        self._stop = threading.Event()
         self._ready: queue.Queue[tuple[str, object]] = queue.Queue(depth)
         self._thread = threading.Thread(target=self._fill, args=(source,), name="prefetch", daemon=True)
         self._thread.start()
@@ -53,7 +110,7 @@ class Prefetch(Generic[Item]):
         return self
 
     def __next__(self) -> Item:
-        if self._stop.is_set():
+        if self._activity.stopped.is_set():
             raise StopIteration
         before = self._activity.seconds()
         began = time.perf_counter()
@@ -71,8 +128,7 @@ class Prefetch(Generic[Item]):
 
     def close(self) -> None:
         """Stop the thread and wait until it has ended; may be called twice."""
-        self._stop.set()
-        self._activity.stop()
+        self._activity.stopped.set()
         self._unblock()
         self._thread.join()
 
@@ -93,23 +149,20 @@ class Prefetch(Generic[Item]):
             self._put("error", error)
 
     def _put(self, kind: str, value: object) -> bool:
-        while not self._stop.is_set():
-            try:
+        while not self._activity.stopped.is_set():
+            with contextlib.suppress(queue.Full):
                 self._ready.put((kind, value), timeout=POLL_SECONDS)
                 return True
-            except queue.Full:
-                continue
         return False
 
     def _get(self) -> tuple[str, object]:
-        polls = 0
+        called = time.monotonic()
         while True:
             try:
                 return self._ready.get(timeout=POLL_SECONDS)
             except queue.Empty:
-                polls += 1
-                if self._stop.is_set():  # closed from another thread
+                if self._activity.stopped.is_set():  # closed from another thread
                     return "end", None
-                if polls * POLL_SECONDS >= CALL_BACK_SECONDS:
-                    polls = 0
+                if time.monotonic() - called >= CALL_BACK_SECONDS:
+                    called = time.monotonic()
                     self._while_waiting()

@@ -37,8 +37,7 @@ class Ranks(NamedTuple):
 def ranks_of(document: dict) -> Ranks:
     """Return the ranks of a byte-level BPE, from the JSON of its `tokenizer.json` (`plain_document`).
 
-    Raises:
-        NotConvertibleError: it is another kind of tokenizer, or tiktoken would make other ids.
+    Raise NotConvertibleError if it is another kind of tokenizer, or tiktoken would make other ids.
     """
     model, added = document["model"], document["added_tokens"]
     _check_plain_bpe(document, model)

@@ -39,9 +39,7 @@ def read_failure(path: str, error: ValueError) -> OSError | None:
         return with_fix(path, OSError(int(number[1]), words))
     if status in _TRANSIENT:
         return ConnectionError(f"{path}: the store did not answer ({words}); nothing there is known to be damaged")
-    fix = "fix the error"
-    if status in _REFUSED:
-        fix = "renew the credentials or allow them to read and list there"
+    fix = "renew the credentials or allow them to read and list there" if status in _REFUSED else "fix the error"
     return OSError(f"{path}: cannot be read ({words}); it is not known to be damaged: {fix}, then {RUN_AGAIN}.")
 
 

@@ -6,30 +6,47 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from runtime.data.activity import during
 from runtime.data.allocation import Allocation, allocate, drawn, shuffled_slots
-from runtime.data.batch import DataPosition
 from runtime.data.mixing.mixer import BySource, MixerState, next_shares, standing_shares
-from runtime.data.mixing.policy import Policy, Sources
-from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import DataOrder
-from runtime.data.shares import apportioned
-from runtime.data.token_source import LoaderError
+from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.policy import Sources
+from runtime.data.mixture import MixtureSchedule, apportioned
+from runtime.data.order import DataOrder, LoaderError
+from runtime.data.prefetch import during
+
+
+@dataclasses.dataclass(frozen=True)
+class DataPosition:
+    """All that the next batch depends on besides the step; stored in checkpoints as JSON."""
+
+    consumed: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Sequences drawn so far, by the identity of the source."""
+    carry: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Sequences owed to each source beyond `consumed`, by identity; see allocation.py."""
+    sequence_length: int | None = None
+    """Length of the sequences counted in `consumed`; None before the first batch."""
+    shares: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Shares that the last batch was drawn by, by identity; only for the log."""
+    mixer: MixerState | None = None
+    """State of a mixing policy that learns."""
+
+    def to_json(self) -> dict:
+        return {**vars(self), "mixer": None if self.mixer is None else self.mixer.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Mapping) -> "DataPosition":
+        state = document["mixer"]
+        return cls(**{**document, "mixer": None if state is None else MixerState.from_json(state)})
 
 
 class SourceSampler:
     """Draws by source, from the mixture and its policy, without places of rows. Identities name the sources."""
 
     def __init__(
-        self, order: DataOrder, identities: Mapping[str, str], mixture: MixtureSchedule, *, policy: Policy
+        self, order: DataOrder, identities: Mapping[str, str], mixture: MixtureSchedule, *, policy: MixingPolicy
     ) -> None:
-        """Map the names of `mixture` by `identities`.
-
-        Raises:
-            LoaderError: the policy limits the epochs of a source that the mixture does not have.
-        """
-        self._order, self._identities, self._mixture = order, dict(identities), mixture
-        self._policy = policy
+        """Raise LoaderError if the policy limits the epochs of a source that the mixture does not have."""
+        self._order, self._identities, self._mixture, self._policy = order, dict(identities), mixture, policy
         max_epochs: dict[str, float] = getattr(policy, "max_epochs", {})
         if unknown := sorted(set(max_epochs) - set(mixture.sources)):
             raise LoaderError(
@@ -54,10 +71,8 @@ class SourceSampler:
     ) -> tuple[Int32[np.ndarray, "rows"], Int64[np.ndarray, "rows"]]:
         """Return the source of each row and the number of its draw.
 
-        Args:
-            counts: sequences of each source in each batch, by identity.
-            consumed: sequences drawn from each source before the first batch, by identity.
-            first_step: finished training steps before the first batch.
+        `counts` are the sequences of each source in each batch, and `consumed` those drawn before the first batch, by
+        identity; `first_step` counts the finished training steps before it.
         """
         slots = shuffled_slots(counts, seed=self._order.seed, first_step=first_step)
         source_index = np.array([self._order.index_of[identity] for identity in slots], np.int32)
@@ -84,19 +99,17 @@ class SourceSampler:
 
         sources = self._sources_at(step, position)
         shares, mixer = next_shares(self._policy, position.mixer, step=step, sources=sources, feedback=losses)
-        size = self._policy.sequences_per_draw
-        if not size:
+        if not (size := self._policy.sequences_per_draw):
             allocation = allocate(shares, position.carry, global_batch_size, sources.limits)
-        elif global_batch_size % size:
+            return allocation.counts, self._after(position, allocation, shares, mixer)
+        if global_batch_size % size:
             raise LoaderError(
                 f"mixing.sequences_per_draw is {size}, which does not divide the global batch of {global_batch_size} "
                 "sequences; use a divisor."
             )
-        else:
-            draws = drawn(shares, seed=self._order.seed, step=step, num_draws=global_batch_size // size)
-            counts = {identity: count * size for identity, count in draws.items()}
-            allocation = Allocation(counts, position.carry)
-        return allocation.counts, self._after(position, allocation, shares, mixer)
+        draws = drawn(shares, seed=self._order.seed, step=step, num_draws=global_batch_size // size)
+        counts = {identity: count * size for identity, count in draws.items()}
+        return counts, self._after(position, Allocation(counts, position.carry), shares, mixer)
 
     def skip(self, position: DataPosition, step: int, global_batch_size: int, num_batches: int) -> DataPosition:
         """Return the position after skipped batches; see `Loader.skip_batches`."""
@@ -132,11 +145,4 @@ class SourceSampler:
         consumed = dict(position.consumed)
         for identity, count in allocation.counts.items():
             consumed[identity] = consumed.get(identity, 0) + count
-        return dataclasses.replace(
-            position,
-            consumed=consumed,
-            carry=allocation.carry,
-            sequence_length=self._order.sequence_length,
-            shares=shares,
-            mixer=mixer,
-        )
+        return DataPosition(consumed, allocation.carry, self._order.sequence_length, shares, mixer)

@@ -1,18 +1,21 @@
-"""Token bytes: how many bytes of text each token id stands for, exactly.
+"""Token bytes: how many bytes of text each token id stands for, exactly; and the text that a token adds.
 
 Decoding a token to text and measuring that is wrong: half a UTF-8 character decodes to U+FFFD, three bytes for one, and
 bits per byte come out three times too good on Japanese. So pieces are turned back into their bytes.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Int32
+from tokenizers import Tokenizer
 
 BYTE_FALLBACK = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 SPACE_MARK = "\u2581"
 """SentencePiece and Metaspace write it for a space."""
+REPLACEMENT = "\ufffd"
+MOST_TOKENS_OF_A_CHARACTER = 4
 
 
 class TokenBytesError(ValueError):
@@ -70,3 +73,24 @@ def _kinds(part: dict | None) -> set[str]:
         return set()
     nested = part.get("decoders") or part.get("pretokenizers") or []
     return {part["type"]}.union(*(_kinds(item) for item in nested))
+
+
+def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
+    """Return one text for each token; joined, they are the decoded sequence.
+
+    A character that several tokens spell is the text of the last one, and the others have none. Special tokens are
+    written by their names.
+    """
+    texts: list[str] = []
+    done = 0
+    before: list[int] = []
+    for end in range(1, len(tokens) + 1):
+        # Some decoders drop a space at the beginning, so the token before stays in front.
+        known = tokenizer.decode(before, skip_special_tokens=False)
+        text = tokenizer.decode([*before, *tokens[done:end]], skip_special_tokens=False)[len(known) :]
+        if text.endswith(REPLACEMENT) and end - done < MOST_TOKENS_OF_A_CHARACTER:
+            texts.append("")
+            continue
+        texts.append(text)
+        done, before = end, [tokens[end - 1]] if not text.endswith(REPLACEMENT) and end - done == 1 else []
+    return texts

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -93,14 +93,11 @@ def tokenize_shard(
     unencoded: list[str] = []
     for documents, encoded in _encoded(source, encoder):
         data = [document.text.encode() for document in documents]
-        held_out = [is_validation(text, validation_share) for text in data]
+        held_out = np.array([is_validation(text, validation_share) for text in data], bool)
         written = []
         for split, writer in writers.items():
-            chosen = [
-                index
-                for index, is_held_out in enumerate(held_out)
-                if is_held_out == (split == "validation") and index not in encoded.failures
-            ]
+            of_split = np.flatnonzero(held_out if split == "validation" else ~held_out).tolist()
+            chosen = [index for index in of_split if index not in encoded.failures]
             num_bytes = sum(len(data[index]) for index in chosen)
             written.append(writer.add([encoded.ids[index] for index in chosen], num_bytes=num_bytes))
         for name, value in _counts(documents, data, encoded, written, encoder).items():
@@ -109,9 +106,8 @@ def tokenize_shard(
             unencoded.append(f"{documents[index].id}: {reason}")
     train, validation = (writers[split].close(f"{relative_path}/{split}") for split in SPLITS)
     checksums = f"{train.num_tokens}:{train.tokens_crc32c}:{validation.num_tokens}:{validation.tokens_crc32c}"
-    return SplitShard(
-        train, validation, ShardCounts(**numbers, unencoded=unencoded[:NAMED_SHARDS], fingerprint=checksums)
-    )
+    counts = ShardCounts(**numbers, unencoded=unencoded[:NAMED_SHARDS], fingerprint=checksums)
+    return SplitShard(train, validation, counts)
 
 
 def shard_blocks(num_shards: int, shards_per_block: int | None) -> list[list[int]]:
@@ -184,14 +180,11 @@ def _encoded(source: str, encoder: Encoder) -> Iterator[tuple[list[Document], En
         return encoder.encode([document.text for document in documents], names=[document.id for document in documents])
 
     with ThreadPoolExecutor(1) as ahead:
-        waiting: tuple[list[Document], Future[EncodedBatch]] | None = None
-        for documents in _batches(source):
-            started = documents, ahead.submit(encode, documents)
-            if waiting is not None:
-                yield waiting[0], waiting[1].result()
-            waiting = started
-        if waiting is not None:
-            yield waiting[0], waiting[1].result()
+        started = ((documents, ahead.submit(encode, documents)) for documents in _batches(source))
+        waiting = next(started, None)
+        while waiting is not None:
+            (documents, encoded), waiting = waiting, next(started, None)
+            yield documents, encoded.result()
 
 
 def _batches(source: str) -> Iterator[list[Document]]:
@@ -209,11 +202,7 @@ def _batches(source: str) -> Iterator[list[Document]]:
 
 
 def _counts(
-    documents: Sequence[Document],
-    data: Sequence[bytes],
-    encoded: EncodedBatch,
-    written: Sequence[np.ndarray],
-    encoder: Encoder,
+    documents: list[Document], data: list[bytes], encoded: EncodedBatch, written: list[np.ndarray], encoder: Encoder
 ) -> dict[str, int]:
     token_bytes = num_unknown = 0
     for tokens in written:

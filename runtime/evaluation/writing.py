@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
-from runtime.data.token_text import REPLACEMENT
+from runtime.data.token_bytes import REPLACEMENT
 from runtime.evaluation.generation import Generator, Prompt
 from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.sampling import Sampling

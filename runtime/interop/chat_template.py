@@ -35,11 +35,7 @@ class ChatTemplate:
         return self.special_tokens.get("eos_token")
 
     def prompt(self, message: str) -> str:
-        """Return the prompt for the reply to one message of the user.
-
-        Raises:
-            ChatTemplateError: names the fault.
-        """
+        """Return the prompt for one message of the user; raise ChatTemplateError where the template fails."""
         messages = [{"role": "user", "content": message}]
         try:
             template = _environment().from_string(self.source)
@@ -51,8 +47,7 @@ class ChatTemplate:
 def chat_template(files: Mapping[str, str]) -> ChatTemplate | None:
     """Return the template in the texts of `FILE` and `CONFIG`, by name; None without one.
 
-    Raises:
-        ChatTemplateError: `CONFIG` is no JSON object.
+    Raise ChatTemplateError if `CONFIG` is no JSON object.
     """
     try:
         config = json.loads(files.get(CONFIG, "{}"))
@@ -63,14 +58,11 @@ def chat_template(files: Mapping[str, str]) -> ChatTemplate | None:
     source = files.get(FILE, config.get("chat_template"))
     if isinstance(source, list):
         source = next((each.get("template") for each in source if each.get("name") == DEFAULT), None)
-    tokens = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
-    return ChatTemplate(source, {name: text for name, text in tokens.items() if text}) if source else None
-
-
-def _content(value: Any) -> str | None:
-    """Return the text of a special token: a string, or a token with its flags."""
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else None
+    # A special token is a string, or a token with its flags.
+    tokens = {name: value for name, value in config.items() if name.endswith("_token")}
+    texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in tokens.items()}
+    named = {name: text for name, text in texts.items() if isinstance(text, str) and text}
+    return ChatTemplate(source, named) if source else None
 
 
 class _Generation(Extension):

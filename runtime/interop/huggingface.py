@@ -56,23 +56,16 @@ def write_model(
 ) -> tuple[str, ...]:
     """Write config.json, generation_config.json and the weights; return the names of the files.
 
-    Memory holds one shard at a time, beside `params`.
-
-    Raises:
-        UnknownTensorError: a parameter has no name in Hugging Face's format.
-        InteropError: a value is not finite.
+    Memory holds one shard at a time, beside `params`. Raise UnknownTensorError if a parameter has no name in Hugging
+    Face's format. Raise InteropError if a value is not finite.
     """
     filesystem, path = fsspec.core.url_to_fs(folder)
     filesystem.makedirs(path, exist_ok=True)
     eos_token_id, bos_token_id = special_tokens
     config_json = config.to_huggingface(rope, eos_token_id=eos_token_id, bos_token_id=bos_token_id, dtype=dtype)
-    generation_json = {
-        "bos_token_id": bos_token_id,
-        "do_sample": False,
-        "eos_token_id": eos_token_id,
-        # Without one, each call of `generate` warns that it pads with the end-of-text token, as it should.
-        "pad_token_id": eos_token_id,
-    }
+    # Without `pad_token_id`, each call of `generate` warns that it pads with the end-of-text token, as it should.
+    generation_json = {"bos_token_id": bos_token_id, "do_sample": False}
+    generation_json |= {"eos_token_id": eos_token_id, "pad_token_id": eos_token_id}
     _write_json(folder, CONFIG, config_json)
     _write_json(folder, "generation_config.json", generation_json)
     weights = _write_weights(folder, config.build(), params, DTYPES[dtype], max_shard_size_in_bytes)
@@ -100,11 +93,11 @@ def exported_tokenizer(
         tokenizer.no_padding()
         tokenizer.no_truncation()
         content = tokenizer.to_str(pretty=True).encode()
-    _, bos = _special_texts(tokenizer, special_tokens, tokenizer_file)
+    bos = _token_text(tokenizer, special_tokens.bos_token_id, "bos_token", tokenizer_file)
     added = tokenizer.encode("").ids
     wanted = [] if bos is None else [special_tokens.bos_token_id]
     if not added and bos is not None:
-        _add_bos(tokenizer, bos, special_tokens)
+        _add_bos(tokenizer, bos, special_tokens.bos_token_id)
         content = tokenizer.to_str(pretty=True).encode()
     elif added != wanted:
         raise InteropError(
@@ -119,12 +112,11 @@ def write_tokenizer(
 ) -> tuple[str, ...]:
     """Write tokenizer.json and tokenizer_config.json; return the names of the files."""
     tokenizer, content = exported_tokenizer(tokenizer_file, special_tokens, vocab_size=vocab_size)
-    eos, bos = _special_texts(tokenizer, special_tokens, tokenizer_file)
     tokenizer_config: dict[str, Any] = {
         "added_tokens_decoder": {},
-        "bos_token": bos,
+        "bos_token": _token_text(tokenizer, special_tokens.bos_token_id, "bos_token", tokenizer_file),
         "clean_up_tokenization_spaces": False,
-        "eos_token": eos,
+        "eos_token": _token_text(tokenizer, special_tokens.eos_token_id, "eos_token", tokenizer_file),
         "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": max_length,
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -138,10 +130,8 @@ def write_tokenizer(
 def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
     """Read a folder that this module or `transformers` wrote; every tensor must be known and present.
 
-    Args:
-        folder: Local, or anything that fsspec opens.
-        as_stored: Keep the stored dtype, half of the memory for a bfloat16 model; by default parameters are float32, as
-            in training. A model computes the same from both: it casts each layer when it uses it.
+    Parameters are float32, as in training. With `as_stored` they keep the stored dtype, half of the memory for a
+    bfloat16 model, which computes the same: it casts each layer when it uses it.
     """
     filesystem, path = fsspec.core.url_to_fs(folder)
     names = (entry.rpartition("/")[2] for entry in filesystem.ls(path, detail=False))
@@ -149,13 +139,7 @@ def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
 
 
 def read_model_files(files: Mapping[str, str], source: str, *, as_stored: bool = False) -> ImportedModel:
-    """Read a model as `read_model` does, from files that may lie in different folders.
-
-    Args:
-        files: Name in the folder to path.
-        source: Where they come from, for messages.
-        as_stored: As of `read_model`.
-    """
+    """Read a model as `read_model` does, from paths by name in the folder; messages name their `source`."""
     if missing := [name for name in (CONFIG, TOKENIZER) if name not in files]:
         raise InteropError(
             f"{source}: has no {' and no '.join(missing)}, only {', '.join(sorted(files)) or 'nothing'}."
@@ -173,11 +157,8 @@ def read_model_files(files: Mapping[str, str], source: str, *, as_stored: bool =
     special_tokens = SpecialTokens(eos, document.get("bos_token_id"))
     model = config.build()
     leaves = stored_leaves(files, model)
-    params = map_tensors(
-        model,
-        lambda name, row, _: jnp.asarray(leaves[name].whole(), None if as_stored else jnp.float32),
-        abstract_params(model),
-    )
+    dtype = None if as_stored else jnp.float32
+    params = map_tensors(model, lambda name, *_: jnp.asarray(leaves[name].whole(), dtype), abstract_params(model))
     return ImportedModel(params, config, rope, special_tokens, tokenizer)
 
 
@@ -211,11 +192,9 @@ def _write_weights(
             filled = 0
         shards[-1].append(name)
         filled += size
-    files = (
-        [WEIGHTS]
-        if len(shards) == 1
-        else [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
-    )
+    count = len(shards)
+    files = [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+    files = [WEIGHTS] if count == 1 else files
     tensors = state_dict(model, params)
     for file, names in zip(files, shards, strict=True):
         content = {}
@@ -230,21 +209,11 @@ def _write_weights(
         with fsspec.open(f"{folder}/{file}", "wb") as target:
             # One key only: safetensors writes the keys of metadata in an order that changes from run to run.
             target.write(safetensors.numpy.save(content, metadata={"format": "pt"}))
-    if len(files) == 1:
+    if count == 1:
         return tuple(files)
-    index = {
-        "metadata": {"total_size": sum(sizes.values())},
-        "weight_map": {name: file for file, names in zip(files, shards, strict=True) for name in names},
-    }
-    _write_json(folder, INDEX, index)
+    weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+    _write_json(folder, INDEX, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map})
     return (*files, INDEX)
-
-
-def _special_texts(tokenizer: Tokenizer, special_tokens: SpecialTokens, file: str) -> tuple[str | None, str | None]:
-    eos_token_id, bos_token_id = special_tokens
-    return _token_text(tokenizer, eos_token_id, "eos_token", file), _token_text(
-        tokenizer, bos_token_id, "bos_token", file
-    )
 
 
 def _token_text(tokenizer: Tokenizer, token_id: int | None, role: str, file: str) -> str | None:
@@ -256,12 +225,9 @@ def _token_text(tokenizer: Tokenizer, token_id: int | None, role: str, file: str
     return text
 
 
-def _add_bos(tokenizer: Tokenizer, bos: str, special_tokens: SpecialTokens) -> None:
-    template = processors.TemplateProcessing(
-        single=f"{bos}:0 $A:0",
-        pair=f"{bos}:0 $A:0 {bos}:1 $B:1",
-        special_tokens=[(bos, special_tokens.bos_token_id)],
-    )
+def _add_bos(tokenizer: Tokenizer, bos: str, bos_token_id: int | None) -> None:
+    single, pair = f"{bos}:0 $A:0", f"{bos}:0 $A:0 {bos}:1 $B:1"
+    template = processors.TemplateProcessing(single=single, pair=pair, special_tokens=[(bos, bos_token_id)])
     before = tokenizer.post_processor
     tokenizer.post_processor = template if before is None else processors.Sequence([before, template])
 

@@ -13,11 +13,7 @@ from runtime.text.extraction.limits import read_bounded
 
 
 def read_json(file: str) -> dict[str, Any]:
-    """Return a JSON object.
-
-    Raises:
-        InteropError: the file holds no JSON object.
-    """
+    """Return a JSON object. Raise InteropError if the file holds no JSON object."""
     try:
         document = json.loads(read_bounded(file))
     except DamagedFileError as error:
@@ -47,9 +43,8 @@ def check_same_model(document: dict[str, Any], file: str, config: ModelConfig, r
     if others:
         settings = " ".join(f"--set {shlex.quote(text)}" for pair in pairs for text in _settings(*pair))
         first = f"{file}: these weights are of another model than the recipe's:"
-        raise InteropError(
-            "\n".join([first, *others, f"Set it in each phase that starts from this import: {settings}"])
-        )
+        last = f"Set it in each phase that starts from this import: {settings}"
+        raise InteropError("\n".join([first, *others, last]))
 
 
 def _settings(what: str, found: Any, wanted: Any) -> list[str]:

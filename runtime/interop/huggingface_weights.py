@@ -37,10 +37,6 @@ class StoredTensor(NamedTuple):
     begin: int
     end: int
 
-    def read(self) -> np.ndarray:
-        """Return the tensor as it is stored."""
-        return np.frombuffer(read_bytes(self.file, self.begin, self.end), self.dtype).reshape(self.shape)
-
 
 @dataclasses.dataclass(frozen=True)
 class StoredLeaf:
@@ -58,32 +54,31 @@ class StoredLeaf:
 
     def whole(self) -> np.ndarray:
         """Return the leaf in the dtype that is stored."""
-        parts = [self._turned(tensor.read()) for tensor in self.tensors]
+        parts = [self._read(tensor) for tensor in self.tensors]
         return np.stack(parts) if self.is_stacked else parts[0]
 
     def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]:
         """Yield its chunks as float32, the last axis fastest, with the tensors of one chunk in memory.
 
-        Raises:
-            InteropError: a value is not finite.
+        Raise InteropError if a value is not finite.
         """
         layers, inner = (chunk_shape[0], chunk_shape[1:]) if self.is_stacked else (1, chunk_shape)
         for first in range(0, len(self.tensors), layers):
-            read = [self._finite(tensor) for tensor in self.tensors[first : first + layers]]
+            read = []
+            for tensor in self.tensors[first : first + layers]:
+                read.append(self._read(tensor))
+                if not np.isfinite(read[-1]).all():
+                    problem = f"{tensor.file}: {tensor.name} has values that are not finite"
+                    raise InteropError(f"{problem}; use another export.")
             starts = (range(0, size, step) for size, step in zip(read[0].shape, inner, strict=True))
             for start in itertools.product(*starts):
                 within = tuple(slice(at, at + size) for at, size in zip(start, inner, strict=True))
                 parts = [np.ascontiguousarray(tensor[within], np.float32) for tensor in read]
                 yield np.stack(parts) if self.is_stacked else parts[0]
 
-    def _turned(self, stored: np.ndarray) -> np.ndarray:
+    def _read(self, tensor: StoredTensor) -> np.ndarray:
+        stored = np.frombuffer(read_bytes(tensor.file, tensor.begin, tensor.end), tensor.dtype).reshape(tensor.shape)
         return stored.T if self.is_transposed else stored
-
-    def _finite(self, tensor: StoredTensor) -> np.ndarray:
-        stored = tensor.read()
-        if not np.isfinite(stored).all():
-            raise InteropError(f"{tensor.file}: {tensor.name} has values that are not finite; use another export.")
-        return self._turned(stored)
 
 
 class Stored(NamedTuple):
@@ -99,8 +94,7 @@ class Stored(NamedTuple):
 def stored_as(model: Model, params: Any) -> dict[str, Stored]:
     """Return how each leaf of `params`, or of their shapes, is stored, by our name, in the order of the model's table.
 
-    Raises:
-        UnknownTensorError: the model's table has no row for a leaf, so that an export would omit it.
+    Raise UnknownTensorError if the model's table has no row for a leaf, so that an export would omit it.
     """
     table, leaves = model.tensors(), leaves_by_name(params)
     if unknown := [name for name in leaves if name not in table]:
@@ -117,15 +111,10 @@ def stored_as(model: Model, params: Any) -> dict[str, Stored]:
 
 
 def stored_leaves(files: Mapping[str, str], model: Model) -> dict[str, StoredLeaf]:
-    """Return leaves by their dotted paths in our parameters; only the headers of the files are read.
+    """Return leaves by their dotted paths in our parameters, of files by their names in the folder; read only headers.
 
-    Args:
-        files: Name in the folder -> where it lies, for anything that fsspec opens.
-        model: Of config.json.
-
-    Raises:
-        InteropError: a file is torn or missing, or a tensor is missing, there twice, of another shape, or unknown to
-            the model.
+    Raise InteropError if a file is torn or missing, or a tensor is missing, there twice, of another shape, or unknown
+    to the model.
     """
     tensors: dict[str, StoredTensor] = {}
     for file in _weight_files(files):
@@ -137,16 +126,13 @@ def stored_leaves(files: Mapping[str, str], model: Model) -> dict[str, StoredLea
                 )
 
     def take(name: str, shape: tuple[int, ...]) -> StoredTensor:
-        if name not in tensors:
-            raise InteropError(
-                f"{files[CONFIG]}: the weights have no tensor {name}, which this config.json needs; fetch both again."
-            )
-        tensor = tensors.pop(name)
-        if tensor.shape != shape:
-            raise InteropError(
-                f"{tensor.file}: {name} has shape {tensor.shape}, and config.json gives {shape}; fetch both again."
-            )
-        return tensor
+        if (tensor := tensors.pop(name, None)) is None:
+            problem = f"{files[CONFIG]}: the weights have no tensor {name}, which this config.json needs"
+        elif tensor.shape != shape:
+            problem = f"{tensor.file}: {name} has shape {tensor.shape}, and config.json gives {shape}"
+        else:
+            return tensor
+        raise InteropError(f"{problem}; fetch both again.")
 
     leaves = {}
     for name, (row, names, shape) in stored_as(model, abstract_params(model)).items():

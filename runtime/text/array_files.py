@@ -29,11 +29,7 @@ def read_array(path: str) -> np.ndarray:
 
 
 def read_bytes(path: str, start: int, end: int) -> bytes:
-    """Read the bytes of a file from `start` to before `end`.
-
-    Raises:
-        ValueError: the file ends before `end`.
-    """
+    """Read the bytes of a file from `start` to before `end`. Raise ValueError if the file ends before `end`."""
     system, name = fsspec.core.url_to_fs(path)
     data = system.cat_file(name, start=start, end=end) if start < end else b""
     if len(data) != end - start:

@@ -258,10 +258,8 @@ def fineweb2_rules(language: str) -> tuple[Rule, ...]:
     """Return FineWeb2's rules for Hindi, Japanese, Khmer, Thai or Chinese; put `Language` before them.
 
     FineWeb2 counts words of a tokenizer for each language (arXiv:2506.20920, section 3.4); these rules estimate their
-    number (`runtime.text.unspaced`), so that verdicts close to a threshold differ.
-
-    Raises:
-        ValueError: FineWeb2's thresholds for the language are not in the table.
+    number (`runtime.text.unspaced`), so that verdicts close to a threshold differ. Raise ValueError if FineWeb2's
+    thresholds for the language are not in the table.
     """
     if language not in _FINEWEB2:
         raise ValueError(

@@ -15,7 +15,7 @@ _BLOCK = 1 << 12
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Spread every bit over the word (the finaliser of SplitMix64)."""
+    """Return SplitMix64's finaliser (Steele, Lea and Flood 2014): a bijection of words with full avalanche; 0 to 0."""
     values = values ^ (values >> np.uint64(30))
     values = values * np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)
@@ -31,38 +31,27 @@ def values_of(count: int) -> np.ndarray:
 
 def prefix_sums(values: np.ndarray) -> np.ndarray:
     """Return, uint64, one sum more than values, for `hashes_of_pieces`."""
-    sums = np.zeros(len(values) + 1, np.uint64)
-    np.cumsum(values * _powers(BASE, len(values)), out=sums[1:])
+    sums, blocks = np.zeros(len(values) + 1, np.uint64), len(values) // _BLOCK
+    low, high = _tables(BASE, blocks.bit_length())
+    powers = (high[: blocks + 1, None] * low[None, :]).ravel()[: len(values)]
+    np.cumsum(values * powers, out=sums[1:])
     return sums
 
 
 def hashes_of_pieces(sums: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Return, uint64, hashes that are equal for equal pieces, wherever they are; `starts` ascend."""
-    hashes = (sums[ends] - sums[starts]) * _powers_at(_INVERSE_BASE, starts)
+    largest = int(starts[-1]) if len(starts) else 0
+    low, high = _tables(_INVERSE_BASE, (largest // _BLOCK).bit_length())
+    hashes = (sums[ends] - sums[starts]) * high[starts // _BLOCK] * low[starts % _BLOCK]
     return mix(hashes ^ mix((ends - starts).astype(np.uint64)))
 
 
-def _power_tables(base: int, blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    low = np.array([pow(base, i, _MODULUS) for i in range(_BLOCK)], np.uint64)
-    high = np.cumprod(np.full(max(blocks, 1), pow(base, _BLOCK, _MODULUS), np.uint64))
-    return low, np.concatenate([np.ones(1, np.uint64), high[:-1]])
-
-
 @functools.lru_cache(maxsize=8)
-def _tables(base: int, blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    return _power_tables(base, blocks)
-
-
-def _powers(base: int, count: int) -> np.ndarray:
-    low, high = _tables(base, 1 << max(0, (count // _BLOCK).bit_length()))
-    blocks = count // _BLOCK + 1
-    return (high[:blocks, None] * low[None, :]).ravel()[:count]
-
-
-def _powers_at(base: int, positions: np.ndarray) -> np.ndarray:
-    largest = int(positions[-1]) if len(positions) else 0
-    low, high = _tables(base, 1 << max(0, (largest // _BLOCK).bit_length()))
-    return high[positions // _BLOCK] * low[positions % _BLOCK]
+def _tables(base: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the powers of `base` below `_BLOCK`, and those of `base**_BLOCK` for numbers of so many bits."""
+    low = np.array([pow(base, i, _MODULUS) for i in range(_BLOCK)], np.uint64)
+    high = np.cumprod(np.full(1 << bits, pow(base, _BLOCK, _MODULUS), np.uint64))
+    return low, np.concatenate([np.ones(1, np.uint64), high[:-1]])
 
 
 _INVERSE_BASE = pow(BASE, -1, _MODULUS)

@@ -82,11 +82,7 @@ Partners = dict[int, list[tuple[int, int]]]
 
 
 def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, min_field_words: int) -> IndexCounts:
-    """Write the index of all fields.
-
-    Raises:
-        ValueError: `min_field_words` is not between 1 and `ngram_words`.
-    """
+    """Write the index of all fields. Raise ValueError if `min_field_words` is not between 1 and `ngram_words`."""
     if not 1 <= min_field_words <= ngram_words:
         raise ValueError(f"min_field_words is {min_field_words}. Set it between 1 and ngram_words ({ngram_words}).")
     kept = [field for field in fields if field.text.strip()]

@@ -28,8 +28,7 @@ class ItemField(NamedTuple):
 def copy_item_files(files: Mapping[str, str], folder: str) -> dict[str, int]:
     """Copy JSON-lines files, given by task, to `TASK.jsonl`; return how many items each has.
 
-    Raises:
-        ValueError: a line is no JSON object.
+    Raise ValueError if a line is no JSON object.
     """
     num_items = {}
     for task, path in sorted(files.items()):

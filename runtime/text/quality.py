@@ -98,8 +98,7 @@ def score_of(log_odds: np.ndarray) -> np.ndarray:
 def least_score(scores: np.ndarray, keep_fraction: float) -> float:
     """Return the lowest score that keeps at most this fraction of the texts; one below all scores for all texts.
 
-    Raises:
-        ValueError: too many texts have the highest score.
+    Raise ValueError if too many texts have the highest score.
     """
     falling = np.sort(scores)[::-1]
     num_kept = int(keep_fraction * len(falling))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.data.mixing.policy import Seen
-from runtime.data.shares import WHOLE
+from runtime.data.mixture import WHOLE
 from runtime.tables.column import BlockedTable, Column
 from runtime.tables.parquet_bytes import TableError, append_numbers, from_parquet, to_parquet, with_columns
 

@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 import tensorstore as ts
 
-from runtime.data.key_value_store import key_value_store
+from runtime.data.flat_array import key_value_store
 from runtime.data.read_failure import read_failure
 from runtime.training.background import lower_priority
 

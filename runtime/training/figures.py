@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from runtime.data.batch import DataPosition, LoadedBatch
-from runtime.data.loader import Loader
+from runtime.data.loader import LoadedBatch, Loader
 from runtime.data.mixing.mixer import Feedback
+from runtime.data.sampler import DataPosition
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow

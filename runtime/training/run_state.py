@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 import jax
 
-from runtime.data.batch import DataPosition
+from runtime.data.sampler import DataPosition
 from runtime.tables.column import BlockedTable
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable

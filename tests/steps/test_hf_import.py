@@ -25,7 +25,7 @@ from marin_dag.plan.config_checks import check_configs
 from marin_dag.store.prefix import open_store
 from marin_dag.values.changes import changed, text_change
 from pipelines.sample_command import COMMAND
-from runtime.data.batch import DataPosition
+from runtime.data.sampler import DataPosition
 from runtime.evaluation.item_scores import ITEM_SCORES
 from runtime.evaluation.suites import TaskSpec, task_of
 from runtime.evaluation.trained_model import TrainedModel

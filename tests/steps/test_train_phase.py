@@ -22,10 +22,10 @@ from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.ledger.requests import Request
 from marin_dag.values.changes import ChangeError
 from marin_dag.values.fields import RuntimeField, markers
-from runtime.data.batch import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
+from runtime.data.sampler import DataPosition
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.initialization import Initialization

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from runtime.data.mixing.policy import Memory, Sources, Turn, check_learning, exp, log
-from runtime.data.shares import WHOLE, apportioned
+from runtime.data.mixture import WHOLE, apportioned
 
 LEAST_UPDATES = 8
 """A source seen in fewer updates keeps its written share: two medians of four say little."""
@@ -49,7 +49,7 @@ class LossDrop:
     sequences_per_draw: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        check_learning("LossDrop", warmup_steps=self.warmup_steps, lag_steps=self.lag_steps)
+        check_learning(self)
         if self.window_updates < LEAST_UPDATES:
             raise ValueError(f"LossDrop.window_updates is {self.window_updates}; use at least {LEAST_UPDATES}.")
         if not (math.isfinite(self.temperature) and self.temperature > 0):

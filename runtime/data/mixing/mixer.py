@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runtime.data.mixing.policy import Memory, Policy, Seen, Sources, Turn
+from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.policy import Memory, Seen, Sources, Turn
 
 BySource = Mapping[str, Seen]
 """Sums of one update by the identity of the source."""
@@ -37,7 +38,7 @@ class MixerState:
 
 
 def next_shares(
-    policy: Policy, state: MixerState | None, *, step: int, sources: Sources, feedback: Callable[[int], BySource]
+    policy: MixingPolicy, state: MixerState | None, *, step: int, sources: Sources, feedback: Callable[[int], BySource]
 ) -> tuple[dict[str, int], MixerState | None]:
     """Return the shares of the update that follows `step` finished ones, and the state after it.
 
@@ -56,7 +57,7 @@ def next_shares(
     return shares, dataclasses.replace(state, memory=memory, awaiting=tuple(awaiting))
 
 
-def standing_shares(policy: Policy, state: MixerState | None, *, step: int, sources: Sources) -> dict[str, int]:
+def standing_shares(policy: MixingPolicy, state: MixerState | None, *, step: int, sources: Sources) -> dict[str, int]:
     """Return the shares at `step` by what the policy has learned so far; take no turn and wait for no losses."""
     if policy.lag_steps == 0:
         return policy.shares({}, turn=step + 1, step=step, sources=sources)
@@ -64,8 +65,8 @@ def standing_shares(policy: Policy, state: MixerState | None, *, step: int, sour
     return policy.shares(state.memory, turn=step - state.begin_step + 1, step=step, sources=sources)
 
 
-def _state_of(policy: Policy, state: MixerState | None, step: int) -> MixerState:
-    described = dataclasses.asdict(policy)  # type: ignore[call-overload]
+def _state_of(policy: MixingPolicy, state: MixerState | None, step: int) -> MixerState:
+    described = dataclasses.asdict(policy)
     if state is None or state.policy != described:
         return MixerState(described, step, policy.begin())
     return state

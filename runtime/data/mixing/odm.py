@@ -9,11 +9,31 @@ from collections.abc import Mapping
 from typing import Literal
 
 from runtime.data.mixing.policy import Memory, Sources, Turn, check_learning, exp, log
-from runtime.data.shares import WHOLE, apportioned
+from runtime.data.mixture import WHOLE, apportioned
+
+
+class _Rewarded:
+    """A policy whose memory is an average of rewards by source."""
+
+    alpha: float
+    sequences_per_draw: int
+
+    def __post_init__(self) -> None:
+        check_learning(self)
+        owner = type(self).__name__
+        if not 0 <= self.alpha < 1:
+            raise ValueError(
+                f"{owner}.alpha is {self.alpha}; it is the share of an average that is kept: 0 <= alpha < 1."
+            )
+        if self.sequences_per_draw < 1:
+            raise ValueError(f"{owner}.sequences_per_draw is {self.sequences_per_draw}; use 1 or more.")
+
+    def begin(self) -> Memory:
+        return {"rewards": {}}
 
 
 @dataclasses.dataclass(frozen=True)
-class OdmPaper:
+class OdmPaper(_Rewarded):
     """Algorithm 1 to the letter.
 
     Three consequences of the letter, under test: the reward is the loss, so noise is worth as much as learnable text;
@@ -30,12 +50,6 @@ class OdmPaper:
     lag_steps: int = 8
     """1 is the letter of the algorithm; a larger lag lets the loader read ahead."""
     kind: Literal["odm_paper"] = "odm_paper"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def begin(self) -> Memory:
-        return {"rewards": {}}
 
     def shares(self, memory: Memory, *, turn: int, step: int, sources: Sources) -> dict[str, int]:
         if turn <= self.warmup_steps:
@@ -58,7 +72,7 @@ class OdmPaper:
 
 
 @dataclasses.dataclass(frozen=True)
-class OdmReleased:
+class OdmReleased(_Rewarded):
     """The authors' code (`smoothed_mean`), which differs from the paper; kept for comparison.
 
     The reward is exp(mean loss) without importance weight. The shares are R_i / sum R, a softmax of losses at
@@ -74,12 +88,6 @@ class OdmReleased:
     lag_steps: int = 8
     """1 is what the code does; a larger lag lets the loader read ahead."""
     kind: Literal["odm_released"] = "odm_released"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def begin(self) -> Memory:
-        return {"rewards": {}}
 
     def shares(self, memory: Memory, *, turn: int, step: int, sources: Sources) -> dict[str, int]:
         rewards = {name: memory["rewards"].get(name, 0.0) for name in sources.prior}
@@ -113,17 +121,3 @@ def explored(weights: Mapping[str, float], floor: float) -> dict[str, int]:
     least = min(int(floor * WHOLE), WHOLE // count)
     above = apportioned(weights, WHOLE - count * least)
     return {name: least + share for name, share in above.items()}
-
-
-def _check(policy: OdmPaper | OdmReleased) -> None:
-    owner = type(policy).__name__
-    if not 0 <= policy.alpha < 1:
-        raise ValueError(
-            f"{owner}.alpha is {policy.alpha}; it is the share of an average that is kept: 0 <= alpha < 1."
-        )
-    check_learning(
-        owner,
-        warmup_steps=policy.warmup_steps,
-        lag_steps=policy.lag_steps,
-        sequences_per_draw=policy.sequences_per_draw,
-    )

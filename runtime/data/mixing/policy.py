@@ -1,14 +1,15 @@
 """Mixing policy: a pure function from the losses of finished updates to the shares of the next batch.
 
 Sources are named by their identities; shares are integers that sum to `WHOLE`. Policies compute with IEEE doubles (+,
--, *, /, square root) and with `exp` and `log`, so every host of a run gets the same shares.
+-, *, /, square root) and with `exp` and `log`, so every host of a run gets the same shares. `policies.Static` is the
+simplest policy and says what the members of each mean.
 """
 
 import decimal
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 Memory = dict[str, Any]
 """State of a policy; JSON data, stored in checkpoints as it is."""
@@ -51,45 +52,15 @@ class Turn(NamedTuple):
                 yield name, seen, seen.loss_sum / seen.num_targets
 
 
-class Policy(Protocol):
-    """A named way to choose shares. Policies are frozen values; all state is in the memory."""
-
-    @property
-    def kind(self) -> str:
-        """Its name in a config."""
-        ...
-
-    @property
-    def lag_steps(self) -> int:
-        """The shares of step s depend on the losses up to step s - lag_steps; 0 for a policy that never learns."""
-        ...
-
-    @property
-    def sequences_per_draw(self) -> int:
-        """Sequences that one random draw gives a source; 0 where sequences are allotted and not drawn."""
-        ...
-
-    def begin(self) -> Memory:
-        """Return the memory before the first turn."""
-        ...
-
-    def shares(self, memory: Memory, *, turn: int, step: int, sources: Sources) -> dict[str, int]:
-        """Return the shares of turn `turn` (from 1), the update that follows `step` finished ones."""
-        ...
-
-    def learned(self, memory: Memory, turn: Turn) -> Memory:
-        """Return the memory after one more turn; `memory` itself does not change."""
-        ...
-
-
-def check_learning(owner: str, *, warmup_steps: int, lag_steps: int, sequences_per_draw: int = 1) -> None:
+def check_learning(policy: Any) -> None:
     """Raise ValueError for settings that no learning policy can follow."""
-    if warmup_steps < 0:
-        raise ValueError(f"{owner}.warmup_steps is {warmup_steps}; use 0 to learn from the first update on.")
-    if sequences_per_draw < 1:
-        raise ValueError(f"{owner}.sequences_per_draw is {sequences_per_draw}; use 1 or more.")
-    if lag_steps < 1:
-        raise ValueError(f"{owner}.lag_steps is {lag_steps}; the losses of a step are known after it: use 1 or more.")
+    owner = type(policy).__name__
+    if policy.warmup_steps < 0:
+        raise ValueError(f"{owner}.warmup_steps is {policy.warmup_steps}; use 0 to learn from the first update on.")
+    if policy.lag_steps < 1:
+        raise ValueError(
+            f"{owner}.lag_steps is {policy.lag_steps}; the losses of a step are known after it: use 1 or more."
+        )
 
 
 def exp(value: float) -> float:

@@ -18,8 +18,7 @@ from typing import IO, Any, NamedTuple, cast
 from runtime.text.extraction.damage import as_damage, open_stored, store_failures_raised
 from runtime.text.extraction.extracted import DamagedFileError
 from runtime.text.extraction.formats import Format, Unit
-from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked, memory_bound
-from runtime.text.extraction.zstandard import ZstdStream
+from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked, memory_bound, unpack_zstd
 
 ZIP_SUFFIXES = (".whl", ".zip")
 # tarfile's own decompression ends silently where a stream is cut short; these raise.
@@ -28,7 +27,7 @@ _COMPRESSED_TARS: dict[str, Callable[[IO[bytes], str, Limits], Any]] = {
     ".tgz": lambda file, *_: gzip.GzipFile(fileobj=file),
     ".tar.bz2": lambda file, *_: bz2.BZ2File(file),
     ".tar.xz": lambda file, *_: lzma.LZMAFile(file),  # noqa: SIM115 -- the caller closes it
-    ".tar.zst": ZstdStream,
+    ".tar.zst": unpack_zstd,
 }
 TAR_SUFFIXES = (".tar", *_COMPRESSED_TARS)
 
@@ -88,10 +87,8 @@ def list_units(
 
 
 def covers(format_: Format, name: str) -> bool:
-    def matches(patterns: Sequence[str]) -> bool:
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-    return matches(format_.members) and not matches(format_.exclude)
+    matches = functools.partial(fnmatch.fnmatchcase, name)
+    return any(map(matches, format_.members)) and not any(map(matches, format_.exclude))
 
 
 def _groups(members: Sequence[tuple[str, int]], limit: int | None) -> Iterator[list[str]]:
@@ -110,8 +107,7 @@ def _groups(members: Sequence[tuple[str, int]], limit: int | None) -> Iterator[l
 def open_members(unit: Unit, limits: Limits) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     """Yield the name of each member, unique in the source, and a function that opens it before the next is asked for.
 
-    Raises:
-        DamagedFileError: no further member can be read. The function raises it where only its member cannot.
+    Raise DamagedFileError if no further member can be read. The function raises it where only its member cannot.
     """
     if not unit.members:
         with open_stored(unit.file) as file:
@@ -128,7 +124,7 @@ def open_members(unit: Unit, limits: Limits) -> Iterator[tuple[str, Callable[[],
         name = _printable(member.name)
         if name in left:
             left.remove(name)
-            yield prefix + name, functools.partial(_open_tar_member, tar, member)
+            yield prefix + name, functools.partial(cast(Callable[..., IO[bytes]], tar.extractfile), member)
         if not left:
             return
 
@@ -147,15 +143,7 @@ def spooled(file: IO[bytes]) -> Iterator[IO[bytes]]:
         yield copy
 
 
-def read_member(file: IO[bytes], archive: str, name: str, size: int) -> bytes:
-    """Return at most the first `size` bytes of a member."""
-    cure = "the archive is damaged. Fetch it again, or leave the member out with `exclude`."
-    with as_damage(f"{archive}: member {name!r} cannot be unpacked", cure):
-        return file.read(size)
-
-
 def _members(path: str, limits: Limits) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of the files of an archive."""
     if path.endswith(ZIP_SUFFIXES):
         with _open_zip(path) as archive:
             yield from ((info.filename, info.file_size) for info in archive.infolist() if not info.is_dir())
@@ -176,12 +164,6 @@ def _open_zip_member(archive: zipfile.ZipFile, path: str, name: str, limits: Lim
     with as_damage(f"{path}: member {name!r} cannot be opened", _CURE, *_ODD_ZIP):
         size = archive.getinfo(name).compress_size
         return io.BufferedReader(Unpacked(archive.open(name), lambda: size, f"{path}: member {name!r}", limits))
-
-
-def _open_tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    file = archive.extractfile(member)
-    assert file is not None, f"{member.name} is a file"
-    return file
 
 
 class _TarInfo(tarfile.TarInfo):

@@ -103,9 +103,8 @@ def codec_of(label: str) -> str | None:
 def decode(data: bytes, codec: str, *, is_cut: bool = False, replaces: bool = False) -> str:
     """Decode bytes as browsers do by a codec of `codec_of`; they may be `is_cut` inside a character.
 
-    Raises:
-        UnicodeDecodeError: bytes without a meaning, unless U+FFFD replaces them.
-        LookupError: Python has no such codec.
+    Raise UnicodeDecodeError for bytes without a meaning, unless U+FFFD replaces them. Raise LookupError if Python has
+    no such codec.
     """
     handler = _error_handler(codec, replaces)
     # An incremental decoder with `final` loses bytes behind those that a handler has read at the very end.

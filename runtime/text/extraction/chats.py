@@ -15,10 +15,8 @@ def chat_text(turns: object) -> str:
     """Return a conversation as turns, `User: ...` and `Assistant: ...`, with a blank line between them.
 
     A turn is `{role, content}` or `{from, value}`. Content is a text, a list of text parts, or none beside tool calls,
-    which are written as `name(arguments)`, a line each.
-
-    Raises:
-        ChatError: a turn has no role, or no content that is text.
+    which are written as `name(arguments)`, a line each. Raise ChatError if a turn has no role, or no content that is
+    text.
     """
     if not isinstance(turns, list):
         raise ChatError("is none" if turns is None else f"is a {type(turns).__name__}")

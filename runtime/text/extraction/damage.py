@@ -11,8 +11,9 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from runtime.text.any_name import open_file
 from runtime.text.extraction.extracted import DamagedFileError
+from runtime.text.extraction.limits import Stream
+from runtime.text.fetch.verified import open_file
 
 # The errors of the standard library's and Arrow's readers for damaged bytes.
 _BY_READERS = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, pa.ArrowException)
@@ -30,12 +31,10 @@ class StoreFailureError(Exception):
         self.error = error
 
 
-class _Watched(io.RawIOBase):
+class _Watched(Stream):
     def __init__(self, file: Any) -> None:
+        super().__init__(self._read_stored)
         self._file = file
-
-    def readable(self) -> bool:
-        return True
 
     def seekable(self) -> bool:
         return True
@@ -49,13 +48,11 @@ class _Watched(io.RawIOBase):
     def tell(self) -> int:
         return int(self._file.tell())
 
-    def readinto(self, buffer: Any) -> int:
+    def _read_stored(self, size: int) -> bytes:
         try:
-            data = self._file.read(len(buffer))
+            return self._file.read(size)
         except Exception as error:  # `store_failures_raised` raises it again
             raise StoreFailureError(error) from error
-        buffer[: len(data)] = data
-        return len(data)
 
 
 @contextlib.contextmanager

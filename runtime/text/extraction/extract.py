@@ -6,24 +6,15 @@ from typing import IO
 
 from runtime.text.documents import Document
 from runtime.text.drops import DropLedger
-from runtime.text.extraction import html, packages, records, web_archive
-from runtime.text.extraction.archive import is_seekable, open_members, read_member, spooled
+from runtime.text.extraction import formats, html, packages, records, web_archive
+from runtime.text.extraction.archive import is_seekable, open_members, spooled
 from runtime.text.extraction.damage import as_damage, store_failures_raised
 from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Excluded, Extracted, Text, Unreadable, decoded
-from runtime.text.extraction.formats import (
-    ChatTable,
-    Format,
-    HtmlPages,
-    JsonLines,
-    ParquetTable,
-    PlainText,
-    PythonDocstrings,
-    ServiceModels,
-    Unit,
-    WebArchive,
-)
+from runtime.text.extraction.formats import Format, Unit
 from runtime.text.extraction.guard import Guard, unguarded
 from runtime.text.extraction.limits import DEFAULTS, TOO_LARGE, Limits
+
+Opener = Callable[[], IO[bytes]]
 
 EMPTY = "empty"
 DAMAGED_FILE = "damaged file"
@@ -43,9 +34,7 @@ def extract(
 
     `ledger` counts what is no document or cannot be read; documents before the damage of a file stay. Messages name the
     file by `origin`, if given. `guard` reads documents that may end their reader; see `runtime.text.extraction.guard`.
-
-    Raises:
-        UnreadableFileError: two documents of a file have one id where the format forbids that.
+    Raise UnreadableFileError if two documents of a file have one id where the format forbids that.
     """
     format_ = formats[unit.format_index]
     try:
@@ -88,46 +77,34 @@ def _surrogate(text: str) -> str | None:
 
 
 def _read(
-    format_: Format,
-    unit: Unit,
-    name: str,
-    open_member: Callable[[], IO[bytes]],
-    shown: str,
-    limits: Limits,
-    guard: Guard,
+    format_: Format, unit: Unit, name: str, open_member: Opener, shown: str, limits: Limits, guard: Guard
 ) -> Extracted:
     """Yield what a member holds; it is `name` in ids and `shown` in messages."""
-    problem, cure = f"{shown}: cannot be read", "it is cut short or damaged. Fetch it again."
+    limit = limits.max_document_bytes
+    problem = f"{unit.file}: member {name!r} cannot be unpacked" if unit.members else f"{shown}: cannot be read"
+    cure = "it is cut short or damaged. Fetch it again, or leave it out with `exclude`."
     with as_damage(problem, cure), open_member() as file:
-        match format_:
-            case WebArchive() | JsonLines() | ParquetTable() | ChatTable():
-                needs_any_order = not isinstance(format_, JsonLines) and not is_seekable(unit)
-                with spooled(file) if needs_any_order else contextlib.nullcontext(file) as opened:
-                    if isinstance(format_, WebArchive):
-                        yield from web_archive.read_web_archive(opened, format_, limits, guard)
-                    else:
-                        yield from records.read_records(opened, name, format_, limits, guard, shown=shown)
-            case _:
-                limit = limits.max_document_bytes
-                data = read_member(file, unit.file, name, limit + 1)
-                if len(data) > limit:
-                    yield Unreadable("", TOO_LARGE, f"more than {limit:,} bytes", "")
+        if isinstance(format_, formats.JsonLines):
+            yield from records.read_records(file, name, format_, limits, guard, shown=shown)
+        elif isinstance(format_, formats.WebArchive | formats.ParquetTable | formats.ChatTable):
+            with contextlib.nullcontext(file) if is_seekable(unit) else spooled(file) as opened:
+                if isinstance(format_, formats.WebArchive):
+                    yield from web_archive.read_web_archive(opened, format_, limits, guard)
                 else:
-                    yield from guard(_read_whole, format_, data, limit, anchor="", name=shown, data=data)
+                    yield from records.read_records(opened, name, format_, limits, guard, shown=shown)
+        elif len(data := file.read(limit + 1)) > limit:
+            yield Unreadable("", TOO_LARGE, f"more than {limit:,} bytes", "")
+        else:
+            yield from guard(_read_whole, format_, data, limit, anchor="", name=shown, data=data)
 
 
-def _read_whole(
-    format_: ServiceModels | HtmlPages | PlainText | PythonDocstrings, data: bytes, max_bytes: int
-) -> Extracted:
+def _read_whole(format_: Format, data: bytes, max_bytes: int) -> Extracted:
     match format_:
-        case ServiceModels():
+        case formats.ServiceModels():
             return packages.read_service_models(data, max_bytes)
-        case HtmlPages():
-            return html.read_pages(
-                data, main_content=format_.main_content, max_replaced_share=format_.max_replaced_share
-            )
-        case PlainText():
-            text = decoded(data)
-            return iter([text if isinstance(text, Unreadable) else Text("", text)])
-        case PythonDocstrings():
+        case formats.PythonDocstrings():
             return packages.read_docstrings(data)
+        case formats.HtmlPages(main_content=main_content, max_replaced_share=share):
+            return html.read_pages(data, main_content=main_content, max_replaced_share=share)
+    text = decoded(data)
+    return iter([text if isinstance(text, Unreadable) else Text("", text)])

@@ -65,8 +65,7 @@ def read_page(
 ) -> tuple[str, dict[str, str]]:
     """Return the text of a page, and what is known of its charset as metadata.
 
-    Raises:
-        PageError: no charset fits, or the page is nested too deep.
+    Raise PageError if no charset fits, or the page is nested too deep.
     """
     page = decode_page(data, server_charset=server_charset, is_cut=is_cut, max_replaced_share=max_replaced_share)
     if page is None:
@@ -85,8 +84,7 @@ def plain_text(markup: str) -> str:
 def page_text(page: str, *, main_content: bool) -> str:
     """Return the text of a page; `main_content` leaves navigation, side bars and footers out.
 
-    Raises:
-        PageError: the page is nested too deep, has too many attributes in a tag, or cannot be parsed.
+    Raise PageError if the page is nested too deep, has too many attributes in a tag, or cannot be parsed.
     """
     _check_attributes(page)
     try:

@@ -50,8 +50,7 @@ class HttpError(ValueError):
 def parse_answer(stored: bytes, *, max_body_bytes: int) -> Answer:
     """Parse the payload of a WARC record.
 
-    Raises:
-        HttpError: no status line, an unknown or broken compression, or a body larger than the limit.
+    Raise HttpError for no status line, an unknown or broken compression, or a body larger than the limit.
     """
     status = _STATUS.match(stored)
     if status is None:

@@ -6,6 +6,7 @@ import io
 import itertools
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
@@ -123,31 +124,71 @@ def memory_in_use() -> int:
         return 0
 
 
-class Unpacked(io.RawIOBase):
-    """A stream of unpacked bytes that raises DamagedFileError above `max_expansion`.
+class Stream(io.RawIOBase):
+    """The bytes that a function gives, which takes their largest number; counts them."""
 
-    `packed_bytes` returns how many packed bytes the stream has read.
-    """
-
-    def __init__(self, stream: Any, packed_bytes: Callable[[], int], name: str, limits: Limits) -> None:
-        self._stream = stream
-        # Waiting for more than one block would lose it where the stream is cut short.
-        self._read = stream.read1 if hasattr(stream, "read1") else stream.read
-        self._packed_bytes = packed_bytes
-        self._name = name
-        self._limits = limits
-        self._size = 0
+    def __init__(self, read: Callable[[int], bytes], close: Callable[[], object] = lambda: None) -> None:
+        self._read, self._close = read, close
+        self.num_bytes = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         data = self._read(len(buffer))
-        self._size += len(data)
-        check_expansion(self._name, self._packed_bytes(), self._size, self._limits)
+        self.num_bytes += len(data)
         buffer[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
-        self._stream.close()
+        self._close()
         super().close()
+
+
+class Unpacked(Stream):
+    """A stream of unpacked bytes that raises DamagedFileError above `max_expansion`.
+
+    `packed_bytes` returns how many packed bytes the stream has read.
+    """
+
+    def __init__(self, stream: Any, packed_bytes: Callable[[], int], name: str, limits: Limits) -> None:
+        # Waiting for more than one block would lose it where the stream is cut short.
+        super().__init__(stream.read1 if hasattr(stream, "read1") else stream.read, stream.close)
+        self._check = lambda: check_expansion(name, packed_bytes(), self.num_bytes, limits)
+
+    def readinto(self, buffer: Any) -> int:
+        size = super().readinto(buffer)
+        self._check()
+        return size
+
+
+def zstd() -> Any:
+    """Return the Zstandard module, Python's own from 3.14 on; Arrow's codec refuses windows above 128 MiB."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
+
+
+def unpack_zstd(file: Any, name: str, limits: Limits) -> Stream:
+    """Return the unpacked bytes of a file of one frame or several, which is `name` in messages.
+
+    Reading raises OSError where the file is damaged, and DamagedFileError if it asks for a window above the limit.
+    """
+    codec = zstd()
+    longest = {codec.DecompressionParameter.window_log_max: limits.max_window_bytes.bit_length() - 1}
+    unpacked = codec.ZstdFile(file, options=longest)
+
+    def read(size: int) -> bytes:
+        try:
+            return unpacked.read1(size)
+        except codec.ZstdError as error:
+            if "too much memory" not in str(error):  # a part of the error for too large a window
+                raise OSError(str(error)) from error
+            raise DamagedFileError(
+                f"{name}: is packed with a window above {limits.max_window_bytes:,} bytes, `limits.max_window_bytes`. "
+                "Raise the limit, or pack the file again: zstd -d --long=31 -c FILE | zstd -o NEW_FILE"
+            ) from error
+
+    return Stream(read, unpacked.close)

@@ -25,13 +25,12 @@ _SMALL_FOOTER_BYTES = 1 << 12
 _TAIL_BYTES = 8
 """Length of the footer and the magic number."""
 
-Row = tuple[str, dict[str, Any] | Unreadable]
-"""The anchor of a row, and the row."""
+Row = dict[str, Any] | Unreadable
 
 
 def read_rows(
     file: IO[bytes], name: str, field: str, id_field: str | None, limits: Limits, guard: Guard
-) -> Iterator[Row]:
+) -> Iterator[tuple[str, Row]]:
     """Yield anchor and row; checksums of pages are verified where their writer stored them."""
     size = file.seek(0, io.SEEK_END)
     file.seek(max(size - _TAIL_BYTES, 0))
@@ -126,7 +125,7 @@ def _next_batch(batches: Iterator[pa.RecordBatch], problem: str, limits: Limits)
         return next(batches, None)
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Unreadable]:
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
     try:
         yield from batch.to_pylist()
         return

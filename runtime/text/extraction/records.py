@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from pydantic_core import from_json
 
@@ -15,9 +15,8 @@ from runtime.text.extraction.damage import as_damage
 from runtime.text.extraction.extracted import NO_TEXT, DamagedFileError, Extracted, Text, Unreadable, decoded
 from runtime.text.extraction.formats import ChatTable, JsonLines, ParquetTable
 from runtime.text.extraction.guard import Guard, Guarded
-from runtime.text.extraction.limits import TOO_LARGE, Limits, Unpacked
+from runtime.text.extraction.limits import TOO_LARGE, Limits, Stream, Unpacked, unpack_zstd
 from runtime.text.extraction.parquet_rows import Row, read_rows
-from runtime.text.extraction.zstandard import ZstdStream
 
 NOT_JSON = "not a JSON object"
 EXCERPT_CHARACTERS = 200
@@ -28,6 +27,9 @@ _JSON_SUFFIXES = (".jsonl", ".json", ".gz", ".zst")
 _BLOCK_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OWN_ANCHOR = re.compile(r"(line|row) \d+")
+
+
+Records = JsonLines | ParquetTable | ChatTable
 
 
 class UnreadableFileError(ValueError):
@@ -55,18 +57,11 @@ class Anchors:
 
 
 def read_records(
-    file: IO[bytes],
-    name: str,
-    format_: JsonLines | ParquetTable | ChatTable,
-    limits: Limits,
-    guard: Guard,
-    *,
-    shown: str,
+    file: IO[bytes], name: str, format_: Records, limits: Limits, guard: Guard, *, shown: str
 ) -> Extracted:
     """Yield one document a line or row. The suffix of `name` says how the file is packed; messages name `shown`.
 
-    Raises:
-        UnreadableFileError: `unique_ids` is set and two lines have one id.
+    Raise UnreadableFileError if `unique_ids` is set and two lines have one id.
     """
     anchors = Anchors()
     field = format_.messages_field if isinstance(format_, ChatTable) else format_.text_field
@@ -84,13 +79,7 @@ def read_records(
 
 
 def _document(
-    own: str,
-    row: dict[str, Any] | Unreadable,
-    format_: JsonLines | ParquetTable | ChatTable,
-    field: str,
-    anchors: Anchors,
-    limits: Limits,
-    name: str,
+    own: str, row: Row, format_: Records, field: str, anchors: Anchors, limits: Limits, name: str
 ) -> Text | Unreadable:
     if isinstance(row, Unreadable):
         return row._replace(anchor=own)
@@ -104,7 +93,7 @@ def _document(
         found = found if field in row else "absent"
         return Unreadable(own, NO_TEXT, f"field {field!r} is {found}", _excerpt(row))
     if 4 * len(text) > limits.max_document_bytes < len(text.encode(errors="surrogatepass")):
-        return _too_large(own, limits)
+        return Unreadable(own, TOO_LARGE, f"more than {limits.max_document_bytes:,} bytes", "")
     given = row.get(format_.id_field) if format_.id_field is not None else None
     if given is None:
         return Text(own, text)
@@ -118,10 +107,6 @@ def _document(
     return Text(anchors.anchor(anchor, own), text)
 
 
-def _too_large(own: str, limits: Limits) -> Unreadable:
-    return Unreadable(own, TOO_LARGE, f"more than {limits.max_document_bytes:,} bytes", "")
-
-
 def _excerpt(row: dict[str, Any]) -> str:
     def shown(value: object) -> object:
         return value[:EXCERPT_CHARACTERS] if isinstance(value, str | bytes) else value
@@ -132,11 +117,11 @@ def _excerpt(row: dict[str, Any]) -> str:
 # JSON lines
 
 
-def _json_rows(file: IO[bytes], name: str, limits: Limits, guard: Guard, shown: str) -> Iterator[Row]:
+def _json_rows(file: IO[bytes], name: str, limits: Limits, guard: Guard, shown: str) -> Iterator[tuple[str, Row]]:
     for number, line in enumerate(_lines(file, name, limits, shown), start=1):
         own = f"line {number}"
         if line is None:
-            yield own, _too_large(own, limits)
+            yield own, Unreadable(own, TOO_LARGE, f"more than {limits.max_document_bytes:,} bytes", "")
         elif line.strip() and isinstance(guard, Guarded):
             (row,) = guard(_json_row_in_child, line, anchor=own, name=f"{shown}, {own}", data=line)
             yield own, row
@@ -144,11 +129,11 @@ def _json_rows(file: IO[bytes], name: str, limits: Limits, guard: Guard, shown: 
             yield own, _json_row(line)
 
 
-def _json_row_in_child(line: bytes) -> Iterator[dict[str, Any] | Unreadable]:
+def _json_row_in_child(line: bytes) -> Iterator[Row]:
     yield _json_row(line)
 
 
-def _json_row(line: bytes) -> dict[str, Any] | Unreadable:
+def _json_row(line: bytes) -> Row:
     try:
         # A tenth of the memory that the standard library takes for a long line with escapes.
         row = from_json(line.removeprefix(_BYTE_ORDER_MARK))
@@ -169,44 +154,21 @@ def _json_row(line: bytes) -> dict[str, Any] | Unreadable:
     return Unreadable("", NOT_JSON, f"a {type(row).__name__}", text[:EXCERPT_CHARACTERS])
 
 
-class _Counted(io.RawIOBase):
-    """A file that counts the bytes read from it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.num_bytes = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        self.num_bytes += len(data)
-        buffer[: len(data)] = data
-        return len(data)
-
-
 def _lines(file: IO[bytes], name: str, limits: Limits, shown: str) -> Iterator[bytes | None]:
     """Yield each line; None for one that is too long for the limits of bytes and memory, which is never held whole.
 
-    Raises:
-        DamagedFileError: the file has no bytes, cannot be unpacked, or unpacks to more than `limits` allow.
+    Raise DamagedFileError if the file has no bytes, cannot be unpacked, or unpacks to more than `limits` allow.
     """
-    packed = _Counted(file)
+    packed = stream = Stream(file.read)
     with as_damage(f"{shown}: cannot be unpacked", "it is cut short or not what its name says. Fetch it again."):
-        longest = min(limits.max_document_bytes, limits.max_document_memory // MEMORY_PER_BYTE)
-        yield from _split(_unpacked(packed, name, limits, shown), longest)
+        if name.endswith(".gz"):
+            plain = gzip.GzipFile(fileobj=io.BufferedReader(packed, _BLOCK_BYTES))
+            stream = Unpacked(plain, lambda: packed.num_bytes, shown, limits)
+        elif name.endswith(".zst"):
+            stream = Unpacked(unpack_zstd(packed, shown, limits), lambda: packed.num_bytes, shown, limits)
+        yield from _split(stream, min(limits.max_document_bytes, limits.max_document_memory // MEMORY_PER_BYTE))
     if not packed.num_bytes:
         raise DamagedFileError(f"{shown}: holds no bytes: its upload was cut short. Fetch it again, or leave it out.")
-
-
-def _unpacked(packed: _Counted, name: str, limits: Limits, shown: str) -> io.RawIOBase:
-    if name.endswith(".gz"):
-        file = cast(IO[bytes], io.BufferedReader(packed, _BLOCK_BYTES))
-        return Unpacked(gzip.open(file), lambda: packed.num_bytes, shown, limits)
-    if name.endswith(".zst"):
-        return Unpacked(ZstdStream(packed, shown, limits), lambda: packed.num_bytes, shown, limits)
-    return packed
 
 
 def _split(stream: io.RawIOBase, max_bytes: int) -> Iterator[bytes | None]:

@@ -56,9 +56,8 @@ class FailureStreak:
     def count(self, failure: Failure | None) -> None:
         """Count the next file; None for one that arrived.
 
-        Raises:
-            UnreachableError: too many files in a row got no answer.
-            RefusedError: too many files in a row were refused and none has arrived.
+        Raise UnreachableError if too many files in a row got no answer. Raise RefusedError if too many files in a row
+        were refused and none has arrived.
         """
         if failure is None:
             self._has_arrived, self._num_unreachable = True, 0
@@ -83,8 +82,7 @@ def check_complete(
 ) -> None:
     """Raise unless all failed files are missing at the publisher, and no more than this share of all.
 
-    Raises:
-        IncompleteDownloadError: names the first failed files; if they are many, `list_path` is written and lists all.
+    Raise IncompleteDownloadError, which names the first failed files; `list_path` lists them if they are many.
     """
     missing = [failure for failure in failures if failure.missing_status is not None]
     others = [failure for failure in failures if failure.missing_status is None]

@@ -63,12 +63,8 @@ def fetch_url(
     """Fetch `url` to a path in any store; verify checksum and size where they are known.
 
     `parts_path` is a folder that survives a kill; it holds the parts until the file is complete. An Authorization
-    header is sent only to the host of `url`.
-
-    Raises:
-        UnreachableError: no answer after all retries.
-        ChecksumError: wrong checksum or size.
-        FetchError: anything that another attempt would not change.
+    header is sent only to the host of `url`. Raise UnreachableError for no answer after all retries. Raise
+    ChecksumError for wrong checksum or size. Raise FetchError for anything that another attempt would not change.
     """
     session = _Session(url, dict(headers or {}))
     for restart in range(MAX_RESTARTS + 1):
@@ -137,12 +133,12 @@ def list_index(url: str, path: str, *, base: str, patterns: Sequence[str], sha25
     return sorted(urllib.parse.urljoin(base, line) for line in found)
 
 
-class _StatusError(Exception):
-    """An answer whose status is an error."""
+class _BusyError(Exception):
+    """A server that may answer later, and the seconds for which it asks to wait."""
 
-    def __init__(self, response: requests.Response) -> None:
-        super().__init__(response.status_code)
-        self.response = response
+    def __init__(self, message: str, asked: float) -> None:
+        super().__init__(message)
+        self.asked = asked
 
 
 class _Session:
@@ -157,100 +153,93 @@ class _Session:
     def probe(self) -> Remote:
         """Ask for the first byte: the answer says whether the server knows ranges, and the size."""
 
-        def ask() -> Remote:
-            with self._open({"Range": "bytes=0-0"}, http.client.REQUESTED_RANGE_NOT_SATISFIABLE) as response:
-                range_ = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-                size = int(range_[3]) if range_ is not None and range_[3] is not None else None
-                # An empty file has no first byte: it answers 416 with the size 0.
-                is_known = range_ is not None and (range_[1] is not None or size == 0)
-                return Remote(size if is_known else None, _strong_etag(response))
+        def remote(response: requests.Response) -> Remote:
+            range_ = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+            size = int(range_[3]) if range_ is not None and range_[3] is not None else None
+            # An empty file has no first byte: it answers 416 with the size 0.
+            is_known = range_ is not None and (range_[1] is not None or size == 0)
+            return Remote(size if is_known else None, _strong_etag(response))
 
-        return self._with_retries(ask)
+        return self._with_retries({"Range": "bytes=0-0"}, remote, http.client.REQUESTED_RANGE_NOT_SATISFIABLE)
 
     def fetch_part(self, path: str, start: int, end: int, remote: Remote) -> None:
         """Fetch the bytes from `start` to before `end`; raise ChangedFileError if the server has another file now."""
         headers = {"Range": f"bytes={start}-{end - 1}"} | ({"If-Range": remote.etag} if remote.etag else {})
         expected = {f"bytes {start}-{end - 1}/{size}" for size in (remote.size_in_bytes, "*")}
 
-        def fetch() -> None:
-            with self._open(headers) as response:
-                # Some servers ignore If-Range, so the ETag of the answer counts too.
-                is_same = _strong_etag(response) in (None, remote.etag)
-                if response.headers.get("Content-Range", "").strip() not in expected or not is_same:
-                    raise ChangedFileError(
-                        f"{self._url}: the file changed during each of {MAX_RESTARTS + 1} fetches. Run the same "
-                        "command again when its publisher has finished writing it."
-                    )
-                _save(response, path, end - start)
+        def save(response: requests.Response) -> None:
+            # Some servers ignore If-Range, so the ETag of the answer counts too.
+            is_same = _strong_etag(response) in (None, remote.etag)
+            if response.headers.get("Content-Range", "").strip() not in expected or not is_same:
+                raise ChangedFileError(
+                    f"{self._url}: the file changed during each of {MAX_RESTARTS + 1} fetches. Run the same command "
+                    "again when its publisher has finished writing it."
+                )
+            _save(response, path, end - start)
 
-        self._with_retries(fetch)
+        self._with_retries(headers, save)
 
     def fetch_whole(self, path: str) -> None:
         """Fetch all bytes in one request."""
 
-        def fetch() -> None:
-            with self._open({}) as response:
-                length = response.headers.get("Content-Length", "")
-                _save(response, path, int(length) if length.isdigit() else None)
+        def save(response: requests.Response) -> None:
+            length = response.headers.get("Content-Length", "")
+            _save(response, path, int(length) if length.isdigit() else None)
 
-        self._with_retries(fetch)
+        self._with_retries({}, save)
 
-    def _open(self, headers: dict[str, str], *accepted: int) -> requests.Response:
-        response = self._session.get(
-            self._url, headers={**self._headers, **headers}, stream=True, timeout=TIMEOUT_SECONDS
-        )
+    def _with_retries(
+        self, headers: dict[str, str], use: Callable[[requests.Response], ResultT], *accepted: int
+    ) -> ResultT:
+        """Return what `use` makes of the answer to a request."""
+        for attempt in itertools.count(1):
+            asked, cause = 0.0, Exception()
+            try:
+                with self._answer(headers, accepted) as response:
+                    return use(response)
+            except _BusyError as busy:
+                asked, message, cause = busy.asked, str(busy), busy
+            except requests.RequestException as error:
+                cause = error
+                cure = "Check the connection and the proxy, then run the same command again"
+                message = f"no network: {_first_of(error)}\n{cure}"
+            if asked > MAX_ASKED_WAIT_SECONDS or attempt >= ATTEMPTS:
+                raise UnreachableError(f"{self._url}: {message}; complete parts are kept.") from cause
+            sleep(max(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), asked))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _answer(self, headers: dict[str, str], accepted: Sequence[int]) -> requests.Response:
+        """Return the answer to a request. Raise FetchError, or _BusyError if a later attempt may help."""
+        response = self._session.get(self._url, headers=self._headers | headers, stream=True, timeout=TIMEOUT_SECONDS)
         if self._url.startswith("https:") and not response.url.startswith("https:"):
             raise FetchError(
                 f"{self._url}: redirects to {response.url}, without encryption, where anyone could change the file. "
                 "Ask the publisher for an address that stays with https."
             )
-        if not response.ok and response.status_code not in accepted:
-            response.close()
-            raise _StatusError(response)
-        return response
-
-    def _with_retries(self, action: Callable[[], ResultT]) -> ResultT:
-        for attempt in itertools.count(1):
-            asked = 0.0
-            try:
-                return action()
-            except (_StatusError, requests.RequestException) as error:
-                if isinstance(error, _StatusError):
-                    asked = _asked_wait(error.response)
-                    failure = self._failure(error.response, asked)
-                else:
-                    failure = self._no_network(error)
-                is_too_long = asked > MAX_ASKED_WAIT_SECONDS
-                if not isinstance(failure, UnreachableError) or is_too_long or attempt >= ATTEMPTS:
-                    raise failure from error
-            sleep(max(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), asked))
-        raise AssertionError("the last attempt returns or raises")
-
-    def _no_network(self, error: BaseException) -> FetchError:
-        while error.__context__ is not None:  # the first one says why, without the names of pools and retries
-            error = error.__context__
-        return UnreachableError(
-            f"{self._url}: no network: {error}\nCheck the connection and the proxy, then run the same command again; "
-            "complete parts are kept."
-        )
-
-    def _failure(self, response: requests.Response, asked: float) -> FetchError:
         status = response.status_code
-        answer = f"{self._url}: the server answers {status} {response.reason}"
+        if response.ok or status in accepted:
+            return response
+        response.close()
+        answer = f"the server answers {status} {response.reason}"
         if status in _TRANSIENT:
-            limit = MAX_ASKED_WAIT_SECONDS
-            why = (
-                f" and asks for a wait of {asked:,.0f} s, longer than the {limit:,.0f} s that a download waits"
-                if asked > limit
-                else f", {ATTEMPTS} times; it is overloaded or down"
-            )
-            return UnreachableError(f"{answer}{why}. Run the same command again later; complete parts are kept.")
-        if status in (401, 403):
-            return FetchError(f"{answer}; it wants a login or an accepted licence. Set the access token and run again.")
+            asked, limit = _asked_wait(response), MAX_ASKED_WAIT_SECONDS
+            wait = f" and asks for a wait of {asked:,.0f} s, longer than the {limit:,.0f} s that a download waits"
+            why = wait if asked > limit else f", {ATTEMPTS} times; it is overloaded or down"
+            raise _BusyError(f"{answer}{why}. Run the same command again later", asked)
         if status in (404, 410):
-            missing = f"{answer}; there is no such file. Check the address and the revision in the recipe."
-            return MissingFileError(missing, status)
-        return FetchError(f"{answer}; another attempt would not help. Check the address in the recipe.")
+            cure = "there is no such file. Check the address and the revision in the recipe."
+            raise MissingFileError(f"{self._url}: {answer}; {cure}", status)
+        cure = "another attempt would not help. Check the address in the recipe."
+        if status in (401, 403):
+            cure = "it wants a login or an accepted licence. Set the access token and run again."
+        raise FetchError(f"{self._url}: {answer}; {cure}")
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """Return the error that led to this one: it says why, without the names of pools and retries."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _strong_etag(response: requests.Response) -> str | None:

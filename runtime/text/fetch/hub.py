@@ -21,8 +21,7 @@ class DatasetAddress(NamedTuple):
 def parse_dataset_address(address: str) -> DatasetAddress:
     """Parse `hf://datasets/OWNER/NAME@REVISION/PATH`; PATH may be a pattern, a folder with a final `/`, or absent.
 
-    Raises:
-        ValueError: no such address, or its revision is a branch or a tag.
+    Raise ValueError if it is no such address, or its revision is a branch or a tag.
     """
     found = _ADDRESS.fullmatch(address)
     if found is None or found["kind"] != "datasets":

@@ -14,9 +14,8 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from runtime.cache_folder import cache_folder, keep
-from runtime.text.any_name import filesystem_of
 from runtime.text.fetch.errors import FetchError
-from runtime.text.fetch.verified import read_chunks
+from runtime.text.fetch.verified import filesystem_of, read_chunks
 
 LARGE_FILE_IN_BYTES = 64 * 2**20
 """The checksum of a file of this size or more is cached."""
@@ -28,8 +27,7 @@ MAX_NAMED = 3
 def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
     """Return the names, relative to `folder`, that match a pattern, sorted; hidden files do not count.
 
-    Raises:
-        FetchError: no such folder, no match, or a match or folder that cannot be read (rights, dead links, pipes).
+    Raise FetchError for no such folder, no match, or a match or folder that cannot be read (rights, dead links, pipes).
     """
     filesystem, root = fsspec.core.url_to_fs(folder)
     if not filesystem.isdir(root):

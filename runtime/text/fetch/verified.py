@@ -2,12 +2,31 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
-from runtime.text.any_name import filesystem_of, open_file
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
 from runtime.text.fetch.errors import ChecksumError
 
 CHUNK_BYTES = 1 << 20
+
+
+def filesystem_of(path: str) -> tuple[Any, str]:
+    """Return the file system of a path or URL, and the path in it; names may hold `::`, by which fsspec chains."""
+    if "::" not in path:
+        return cast(tuple[Any, str], fsspec.core.url_to_fs(path))
+    scheme, separator, _ = path.partition("://")
+    filesystem = fsspec.filesystem(scheme if separator else "file")
+    return filesystem, filesystem._strip_protocol(path)
+
+
+def open_file(path: str, mode: str) -> IO[bytes]:
+    """Open a file for reading ("rb") or writing ("wb"); writing makes its folders."""
+    filesystem, inner = filesystem_of(path)
+    if mode == "wb" and isinstance(filesystem, LocalFileSystem):
+        filesystem.makedirs(filesystem._parent(inner), exist_ok=True)
+    return cast(IO[bytes], filesystem.open(inner, mode))
 
 
 class Written(NamedTuple):
@@ -34,8 +53,7 @@ def write_verified(
 ) -> Written:
     """Write `chunks` to `destination`; None as checksum or size accepts any.
 
-    Raises:
-        ChecksumError: the bytes have another checksum or size; names `name` and ends with `cure`.
+    Raise ChecksumError, which ends with `cure`, for another checksum or size.
     """
     digest = hashlib.sha256()
     size = 0

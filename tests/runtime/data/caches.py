@@ -3,10 +3,10 @@
 import google_crc32c
 import numpy as np
 
-from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache
 from runtime.data.loader import Loader
 from runtime.data.order import RowLocations
+from runtime.data.sampler import DataPosition
 
 
 def document_offsets(cache: TokenCache) -> np.ndarray:

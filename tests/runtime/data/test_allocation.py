@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runtime.data import allocation
 from runtime.data.allocation import WHOLE, allocate, shuffled_slots
-from runtime.data.shares import apportioned
+from runtime.data.mixture import apportioned
 
 SHARES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.floats(1e-6, 1e3), min_size=1, max_size=12)
 

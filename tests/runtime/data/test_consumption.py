@@ -9,8 +9,7 @@ import pytest
 from runtime.data.allocation import allocate
 from runtime.data.consumption import PhaseSpan, consumption
 from runtime.data.mixing.odm import OdmPaper
-from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.data.shares import apportioned
+from runtime.data.mixture import MixtureSchedule, MixtureSegment, apportioned
 from tests.catalogue import check_message, expect_error
 
 CHANGING = MixtureSchedule((MixtureSegment(0, {"a": 3.0, "b": 1.0}), MixtureSegment(13, {"b": 1.0, "c": 2.0})))

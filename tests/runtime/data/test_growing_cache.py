@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data import growing_cache
-from runtime.data.activity import Activity, ActivityStoppedError, watch
-from runtime.data.batch import DataPosition
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.growing_cache import CacheAbandonedError, GrowingCache, Growth
 from runtime.data.loader import Loader
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.token_source import LoaderError
+from runtime.data.order import LoaderError
+from runtime.data.prefetch import Activity, ActivityStoppedError, during, watch
+from runtime.data.sampler import DataPosition
 from tests.catalogue import expect_error
 from tests.runtime.data.caches import locate
 from tests.runtime.data.conftest import FORMAT, VOCAB_SIZE, random_documents
@@ -196,7 +196,7 @@ def test_a_stop_releases_the_waiting_reader(building):
     building.grows_when_asked = False
     building.build()
     activity = Activity()
-    activity.stop()
+    activity.stopped.set()
     with ThreadPoolExecutor(1, initializer=watch, initargs=(activity,)) as pool, pytest.raises(ActivityStoppedError):
         pool.submit(building.growing().grow).result()
 
@@ -242,9 +242,10 @@ def test_a_growing_cache_needs_a_first_block(building):
 @given(parts=st.lists(st.sampled_from(["losses of earlier updates", "store read"]), max_size=6))
 def test_seconds_of_an_activity_add_up_to_the_time_that_passed(parts):
     activity = Activity()
+    watch(activity)
     began = activity.seconds()
     for cause in parts:
-        with activity.during(cause), activity.during("cache not built yet"):
+        with during(cause), during("cache not built yet"):
             pass
     ended = activity.seconds()
     assert set(ended) <= {"drawing", "cache not built yet", *parts}

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.data.batch import DataPosition
 from runtime.data.cache import TokenCache
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.data.order import segments
+from runtime.data.order import LoaderError, segments
 from runtime.data.permutation import key_of, permuted
-from runtime.data.token_source import LoaderError
+from runtime.data.sampler import DataPosition
 from tests.catalogue import expect_error
 from tests.runtime.data.caches import document_offsets, locate
 from tests.runtime.data.conftest import FORMAT
@@ -350,7 +349,7 @@ def test_a_source_of_one_sequence_is_drawn_and_a_smaller_one_is_refused(tmp_path
 
 def test_caches_of_different_tokenizers_are_refused(caches, loader, monkeypatch):
     other = type(caches["b"]).open(caches["b"].path)
-    monkeypatch.setattr(other, "vocab_size", 501)
+    monkeypatch.setattr(other, "format", dataclasses.replace(other.format, vocab_size=501))
     with expect_error(LoaderError):
         Loader(caches | {"b": other}, IDENTITIES, MixtureSchedule.constant(WEIGHTS), LENGTH, seed=0)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from runtime.data.token_text import token_texts
+from runtime.data.token_bytes import token_texts
 
 
 @pytest.fixture(scope="module")

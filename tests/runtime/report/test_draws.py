@@ -6,8 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.data.allocation import allocate, drawn
-from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.data.shares import apportioned
+from runtime.data.mixture import MixtureSchedule, MixtureSegment, apportioned
 from runtime.report.readings import ReadingError, drawn_spans, read_draws
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from tests.catalogue import expect_error

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.mixing.policy import Seen
-from runtime.data.shares import WHOLE
+from runtime.data.mixture import WHOLE
 from runtime.tables import column
 from runtime.tables.parquet_bytes import TableError, from_parquet, to_parquet
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable, rows_of_update

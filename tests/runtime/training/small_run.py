@@ -18,8 +18,7 @@ import optax
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import Loader
-from runtime.data.mixing.policies import Static
-from runtime.data.mixing.policy import Policy
+from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog
@@ -110,7 +109,7 @@ def train_step(
     return new, StepMetrics(*map(placed, figures))
 
 
-def small_loader(folder: Path, policy: Policy = STATIC) -> Loader:
+def small_loader(folder: Path, policy: MixingPolicy = STATIC) -> Loader:
     names = ("web", "code")
     for index, name in enumerate(names):
         if not (folder / name / "cache.json").exists():
@@ -190,7 +189,7 @@ def run(
     average_decays: Mapping[str, float] = AVERAGED,
     step_function: Callable = train_step,
     control: Control | None = None,
-    policy: Policy = STATIC,
+    policy: MixingPolicy = STATIC,
     skip_rule: SkipRule | None = None,
     history_steps: int | None = None,
     norms_every_steps: int = 0,
@@ -294,7 +293,7 @@ def run_and_die_before_write(folder: Path, write: int, good_steps: int = saving.
     run(folder, lease_epoch=1)
 
 
-def run_and_die_at_step(folder: Path, step: int, policy: Policy = STATIC, until_step: int = 12) -> None:
+def run_and_die_at_step(folder: Path, step: int, policy: MixingPolicy = STATIC, until_step: int = 12) -> None:
     dying = Countdown(step, die).watch(train_step)
     run(folder, until_step, lease_epoch=1, step_function=dying, policy=policy)
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from marin_dag.store.retry import is_transient
-from runtime.data.key_value_store import key_value_store
+from runtime.data.flat_array import key_value_store
 from runtime.training import checkpoint, checkpoint_files, checkpoint_reader
 from runtime.training.checkpoint_reader import CheckpointError, TornCheckpointError
 from runtime.training.temporary import Segments, TemporaryCheckpoints

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.data import loader, prefetch
-from runtime.data.activity import sleep
 from runtime.data.cache import TokenCache
 from runtime.data.growing_cache import GrowingCache, Growth
 from runtime.data.loader import Loader
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule
+from runtime.data.prefetch import sleep
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.hosts import StopNotice
 from runtime.tracking.events import read_events

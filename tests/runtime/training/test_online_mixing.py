@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.data.batch import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.mixer import MixerState
 from runtime.data.mixing.odm import OdmPaper, OdmReleased
-from runtime.data.mixing.policy import Policy
-from runtime.data.shares import WHOLE
+from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixture import WHOLE
+from runtime.data.sampler import DataPosition
 from runtime.tracking.events import read_events
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
@@ -26,7 +26,7 @@ from tests.runtime.training import small_run
 from tests.runtime.training.small_run import committed_bytes
 
 UNTIL_STEP = 40
-POLICIES: dict[str, Policy] = {
+POLICIES: dict[str, MixingPolicy] = {
     "odm_paper": OdmPaper(alpha=0.9, warmup_steps=3),
     "odm_released": OdmReleased(alpha=0.5, warmup_steps=3, lag_steps=2),
     "odm_paper_without_lag": OdmPaper(alpha=0.5, lag_steps=1),

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from runtime.data.batch import DataPosition, LoadedBatch
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import token_cache_writer
-from runtime.data.loader import Loader
+from runtime.data.loader import LoadedBatch, Loader
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
+from runtime.data.sampler import DataPosition
 from runtime.tracking.source_losses import SourceLossesTable, rows_of_update
 
 SOURCES = {"web": 5.0, "code": 2.0, "math": 2.0, "papers": 1.0}

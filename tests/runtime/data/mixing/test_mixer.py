@@ -8,7 +8,7 @@ import pytest
 
 from runtime.data.mixing.mixer import MixerState, next_shares
 from runtime.data.mixing.policy import Memory, Seen, Sources, Turn
-from runtime.data.shares import WHOLE
+from runtime.data.mixture import WHOLE
 
 SOURCES = Sources({"a": WHOLE - 1, "b": 1}, {})
 

@@ -22,11 +22,11 @@ from runtime.data.allocation import allocate, drawn
 from runtime.data.mixing.loss_drop import LEAST_UPDATES, LossDrop, drop_per_token
 from runtime.data.mixing.odm import OdmPaper, OdmReleased, exploration
 from runtime.data.mixing.policies import MixingPolicy, Static
-from runtime.data.mixing.policy import Memory, Policy, Seen, Sources, Turn, exp, log
-from runtime.data.shares import WHOLE, apportioned
+from runtime.data.mixing.policy import Memory, Seen, Sources, Turn, exp, log
+from runtime.data.mixture import WHOLE, apportioned
 from tests.catalogue import expect_error
 
-LEARNING: tuple[Policy, ...] = (
+LEARNING: tuple[MixingPolicy, ...] = (
     OdmPaper(alpha=0.9, warmup_steps=20),
     OdmReleased(alpha=0.5, warmup_steps=20),
     LossDrop(warmup_steps=20),
@@ -50,7 +50,7 @@ def turn(number: int, shares: Mapping[str, int], losses: Mapping[str, float], co
 
 
 def simulated(
-    policy: Policy,
+    policy: MixingPolicy,
     sources: Sources,
     loss: Callable[[str, int, Mapping[str, int]], float],
     num_turns: int,
@@ -163,7 +163,7 @@ def test_the_paper_s_algorithm_never_learns_the_best_of_ten_arms():
 LOSSES_22 = dict(zip(named(22), np.linspace(1.0, 3.2, 22).tolist(), strict=True))
 
 
-def settled(policy: Policy, at: int, num_turns: int = 400) -> dict[str, int]:
+def settled(policy: MixingPolicy, at: int, num_turns: int = 400) -> dict[str, int]:
     """Return the shares at turn `at` under constant losses, every source drawn in every turn.
 
     Rewards of more than 400 turns ago are gone: 0.9**400 of a reward is below its last bit.
@@ -240,7 +240,7 @@ def test_following_the_drop_lowers_the_mean_loss_faster_than_the_written_mixture
         scale = {named(3)[0]: 5.0}.get(name, 0.0)
         return 1 + scale * (1 + consumed[name] / 5_000) ** -0.5
 
-    def mean_after(policy: Policy) -> float:
+    def mean_after(policy: MixingPolicy) -> float:
         shares = simulated(policy, even(3), loss, 1_000)
         total = {name: sum(at[name] for at in shares) / WHOLE * 64 for name in named(3)}
         return sum(loss(name, 0, total) for name in total) / 3
@@ -260,7 +260,7 @@ class Spiked(NamedTuple):
     memory_after: Memory
 
 
-def spiked(policy: Policy, loss_of_spike: float) -> Spiked:
+def spiked(policy: MixingPolicy, loss_of_spike: float) -> Spiked:
     memory, shares = policy.begin(), {}
     falling = {name: 3.0 + index for index, name in enumerate(named(5))}
     for number in range(1, 201):

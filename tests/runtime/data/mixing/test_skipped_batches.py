@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from runtime.data.batch import DataPosition
 from runtime.data.loader import Loader
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm import OdmPaper
 from runtime.data.mixing.policies import Static
 from runtime.data.mixing.policy import Seen
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.token_source import LoaderError
+from runtime.data.order import LoaderError
+from runtime.data.sampler import DataPosition
 from tests.catalogue import expect_error
 from tests.runtime.data.caches import locate
 

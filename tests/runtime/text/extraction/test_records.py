@@ -24,8 +24,8 @@ from runtime.text.extraction.extract import extract
 from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable
 from runtime.text.extraction.guard import DEADLY, Guard, Guarded, unguarded
 from runtime.text.extraction.limits import Limits
+from runtime.text.extraction.limits import zstd as zstd_module
 from runtime.text.extraction.records import MEMORY_PER_BYTE, Anchors
-from runtime.text.extraction.zstandard import codec
 from tests.catalogue import expect_error
 from tests.runtime.text.extraction import deadly_readers
 
@@ -154,7 +154,7 @@ def test_a_packed_file_of_no_lines_is_whole(tmp_path):
 
 def long_window(data: bytes) -> bytes:
     """Return the data packed with a window of 256 MiB, as `zstd --long=28` packs a stream."""
-    zstd = codec()
+    zstd = zstd_module()
     packing = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
     return packing.compress(data) + packing.flush()
 

@@ -1,13 +1,14 @@
-"""Wheels: pip downloads them as the user configured it, and a wrong checksum is refused."""
+"""Wheels come by pip and the library from the interpreter; what is not the planned one is refused."""
 
 import hashlib
 import os
+import sysconfig
 import zipfile
 
 import pytest
 
 from runtime.text.fetch.errors import ChecksumError, FetchError, UnreachableError
-from runtime.text.fetch.package_index import download_wheel
+from runtime.text.fetch.packages import download_wheel, inventory, pack_standard_library
 from tests.catalogue import expect_error
 
 METADATA = "Metadata-Version: 2.1\nName: toytexts\nVersion: 1.0\n"
@@ -68,3 +69,28 @@ def test_a_missing_network_is_unreachable(tmp_path):
     unroutable = environment(PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0", PIP_TIMEOUT="2")
     with expect_error(UnreachableError):
         fetch(tmp_path, unroutable)
+
+
+def test_the_archive_is_the_same_each_time_and_holds_the_topics(tmp_path):
+    for name in ("first.zip", "second.zip"):
+        pack_standard_library(inventory(), tmp_path / name)
+    assert (tmp_path / "first.zip").read_bytes() == (tmp_path / "second.zip").read_bytes()
+    names = zipfile.ZipFile(tmp_path / "first.zip").namelist()
+    assert "pydoc_data/topics.py" in names
+    assert names == sorted(names)
+    assert not [name for name in names if "site-packages" in name or "/test/" in name]
+
+
+def test_another_interpreter_than_the_planned_one_is_refused(tmp_path):
+    with expect_error(ChecksumError):
+        pack_standard_library(inventory()._replace(python_version="CPython 2.7"), tmp_path / "library.zip")
+
+
+def test_a_module_patched_without_another_size_is_another_library(tmp_path, monkeypatch):
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json/decoder.py").write_text("limit = 1\n")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    before = inventory()
+    assert inventory() == before
+    (tmp_path / "json/decoder.py").write_text("limit = 2\n")
+    assert inventory().sha256 != before.sha256

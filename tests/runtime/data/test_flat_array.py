@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from runtime.data.key_value_store import key_value_store
+from runtime.data.flat_array import key_value_store
 from tests.catalogue import expect_error
 
 
@@ -36,7 +36,7 @@ def test_another_kind_of_url_is_refused():
 
 READ_FROM_STAND_IN = """
 import sys, tensorstore
-from runtime.data.key_value_store import key_value_store
+from runtime.data.flat_array import key_value_store
 print(tensorstore.KvStore.open(key_value_store(sys.argv[1])).result().read("none").result().state)
 """
 
