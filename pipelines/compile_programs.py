@@ -11,10 +11,9 @@ from marin_dag.graph.step import Step
 from runtime.cost.chips import slice_of
 from runtime.cost.request import Request
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
-from runtime.kernels.kernel_shape import KernelShape
 from steps.ema_eval import EmaEvalConfig
 from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval
-from steps.machine_checks import devices_on, evaluated_mesh
+from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape
 
 Kind = Literal["train", "eval", "validation"]
 """A validation is an evaluation by the run itself, over its own mesh (steps/phase_validation.py)."""
@@ -49,15 +48,7 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
     num_parts = devices.num_devices // (model_parallel * context_parallel)
     windows = WINDOWS_PER_BATCH if is_default else asking.windows_per_batch
     num_rows = config.global_batch_size if is_train else window_batch(windows, num_parts)
-    num_microbatches = config.num_microbatches if is_train else 1
-    shape = KernelShape.of(
-        devices,
-        config.model,
-        num_rows=num_rows,
-        sequence_length=config.sequence_length,
-        compute_dtype=asking.compute_dtype,
-        num_microbatches=num_microbatches,
-    )
+    shape = kernel_shape(config, devices, num_rows=None if is_train else num_rows, compute_dtype=asking.compute_dtype)
     loss_kernel = None if kind == "eval" and is_default else asking.loss_kernel
     kernels = chosen_kernels(shape, attention_kernel=asking.attention_kernel, loss_kernel=loss_kernel)
     return Request(
@@ -76,7 +67,7 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
         attention_kernel=kernels.attention,
         loss_kernel=kernels.loss,
         remat=config.remat if is_train else "full",
-        num_microbatches=num_microbatches,
+        num_microbatches=config.num_microbatches if is_train else 1,
         replica_parallel=asking.replica_parallel,
         model_parallel=model_parallel,
         context_parallel=context_parallel,

@@ -8,12 +8,11 @@ from pydantic import BaseModel, Field
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Input, Runtime, StepContext, step
-from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
-from runtime.kernels.kernel_shape import KernelShape
+from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.held_out import EvaluationProgram, open_held_out
 from steps.joined_mesh import LOST_PEER_ERRORS, joined_mesh
-from steps.machine_checks import devices_on, mesh_on, refuse_kernels
+from steps.machine_checks import check_evaluation
 from steps.phase_checks import (
     check_average_exists,
     check_one_tokenizer,
@@ -98,20 +97,8 @@ def check_phase(config: EmaEvalConfig) -> None:
 def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
     """Raise ValueError where the machines cannot share the model, or a kernel cannot run on them with its shapes."""
     phase = config.phase.config_of(TrainPhaseConfig) or imported_by(config.phase)
-    if phase is None:
-        return
-    mesh = mesh_on(resources, phase.model, replica_parallel=config.replica_parallel)
-    try:
-        shape = KernelShape.of(
-            devices_on(resources),
-            phase.model,
-            num_rows=window_batch(config.windows_per_batch, mesh.batch_parts),
-            sequence_length=phase.sequence_length,
-            compute_dtype=config.compute_dtype,
-        )
-        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
-    except ValueError as error:
-        raise ValueError(f"on {resources}: {error} Or use another kernel: attention_kernel='chunked'.") from None
+    if phase is not None:
+        check_evaluation(phase, config, resources)
 
 
 @step(

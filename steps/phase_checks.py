@@ -18,7 +18,7 @@ from runtime.training.restore import RESTORES_OPTIMIZER, RESTORES_POSITION
 from steps.gold_answers import GoldAnswersConfig
 from steps.hf_import import HfImportConfig
 from steps.phase_config import COMPARED_FIELDS, TrainPhaseConfig
-from steps.phase_timeline import UnacknowledgedError, check_acknowledged
+from steps.phase_timeline import check_acknowledged
 from steps.tokenize import TokenizeConfig, TokenizeResult
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import TrainTokenizerConfig
@@ -70,7 +70,8 @@ def check_config(config: TrainPhaseConfig) -> None:
         )
     if before is not None:
         _check_optimizer_state(before, config)
-        _check_changes(before, config)
+        started_at = {"until_step": config.begin_step or before.until_step}
+        check_acknowledged(before.model_copy(update=started_at), config)
     imported = imported_by(config.start)
     if imported is not None:
         _check_import(imported, config)
@@ -181,15 +182,6 @@ def _check_vocabularies(config: TrainPhaseConfig) -> None:
         its = cache.config_of(TokenizeConfig)
         trained = None if its is None else its.tokenizer.config_of(TrainTokenizerConfig)
         check_vocabulary(name, 0 if trained is None else trained.vocab_size, config.model.vocab_size)
-
-
-def _check_changes(before: TrainPhaseConfig, config: TrainPhaseConfig) -> None:
-    if config.start is not None and config.start.milestone is not None:
-        before = before.model_copy(update={"until_step": config.start.milestone})
-    try:
-        check_acknowledged("", before, config)
-    except UnacknowledgedError as error:
-        raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
 
 
 def _check_optimizer_state(before: TrainPhaseConfig, config: TrainPhaseConfig) -> None:

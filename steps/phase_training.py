@@ -32,7 +32,7 @@ from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import ProgramOptions, build_train_step
 from steps.compile_warnings import announced_compile
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import phase_shape
+from steps.machine_checks import kernel_shape
 from steps.phase_config import REQUESTS, TrainPhaseConfig, hyperparameters, resets_level_at
 from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
 from steps.phase_execution import execution, warn_of_other_execution
@@ -225,7 +225,7 @@ def _begin_of_run(config: TrainPhaseConfig, digest: str) -> int:
 
 def _take_kernels(config: TrainPhaseConfig, mesh: Mesh) -> KernelChoice:
     """Return the kernels, with the blocks of the scatter kernel among the others'."""
-    shape = phase_shape(config, devices_of(mesh))
+    shape = kernel_shape(config, devices_of(mesh))
     kernels = take_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     scatter = scatter_blocks(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     return kernels._replace(blocks=kernels.blocks | {"scatter": scatter})
