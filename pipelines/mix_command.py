@@ -63,11 +63,8 @@ def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, fl
         ends.insert(0, phases[0].config.begin_step)
         phases.insert(0, start.step)
     begins = [phases[0].config.begin_step, *ends[:-1]]
-    shared = ("global_batch_size", "sequence_length", "mixture", "mixing", "skip_batches")
     spans = [
-        PhaseSpan(
-            name=step.name, start_step=begin, until_step=end, **{field: getattr(step.config, field) for field in shared}
-        )
+        PhaseSpan.of(step.config, name=step.name, start_step=begin, until_step=end)
         for step, begin, end in zip(phases, begins, ends, strict=True)
     ]
     labels, num_tokens, estimated = {}, {}, set()

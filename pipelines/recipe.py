@@ -78,20 +78,13 @@ VALIDATION_ITEMS = 500
 """Items of each task that a phase measures while it trains."""
 FOLLOW = {train_phase: (ema_eval, sample)}
 """Steps that a fork on the command line repeats: it is evaluated, and writes texts, like its base."""
-COMMANDS = (
-    timeline_command.COMMAND,
-    stalls_command.COMMAND,
-    checkpoints_command.COMMAND,
-    rollback_command.COMMAND,
-    runs_command.COMMAND,
-    curves_command.COMMAND,
-    scores_command.COMMAND,
-    heat_map_command.COMMAND,
-    batch_command.COMMAND,
-    documents_command.COMMAND,
-    sample_command.COMMAND,
-    tasks_command.COMMAND,
-)
+COMMANDS = tuple(
+    module.COMMAND
+    for module in (
+        timeline_command, stalls_command, checkpoints_command, rollback_command, runs_command, curves_command,
+        scores_command, heat_map_command, batch_command, documents_command, sample_command, tasks_command,
+    )
+)  # fmt: skip
 """Commands of every recipe that trains; `main` adds `mix`."""
 
 

@@ -139,5 +139,8 @@ def by_name(sources: Iterable[Source]) -> dict[str, Source]:
     for source in sources:
         if (other := found.setdefault(source.name, source)) is not source:
             files = ", ".join(sorted(each.origin or each.name for each in (other, source)))
-            raise ValueError(f"two sources have the name {source.name}: {files}. Rename one of them.")
+            raise ValueError(
+                f"two sources have the name {source.name}: {files}. Rename one of them; a name has ASCII letters and "
+                "digits, and hyphens for all else."
+            )
     return found

@@ -82,15 +82,10 @@ class _PhaseObserver(Observer):
         self.resumed_at: int | None = None
 
     def on_progress(self, step: int, tokens_per_second: float, loss: float | None) -> None:
-        figures: dict[str, float] = {"tokens_per_second": tokens_per_second}
-        if loss is not None:
-            figures["loss"] = loss
-        if self.resumed_at is not None:
-            figures["resumed_at"] = self.resumed_at
-        if self._num_alarms:
-            figures["alarms"] = self._num_alarms
-        config = self._config
-        self._context.progress(step, config.until_step, "steps", begin=config.begin_step, **figures)
+        figures = {"loss": loss, "resumed_at": self.resumed_at, "alarms": self._num_alarms or None}
+        known = {name: figure for name, figure in figures.items() if figure is not None}
+        until, begin = self._config.until_step, self._config.begin_step
+        self._context.progress(step, until, "steps", begin=begin, tokens_per_second=tokens_per_second, **known)
 
     def on_alarm(self, alarm: Alarm) -> None:
         self._num_alarms += 1
@@ -261,15 +256,13 @@ def _write_phase_event(
 
 
 def _log_beginning(config: TrainPhaseConfig, context: StepContext, run: RunState, kernels: KernelChoice) -> None:
-    blocks = kernels.blocks
+    blocks = "; ".join(f"{name}: {text}" for name, text in kernels.blocks.items())
     context.log.info(
-        "from step %d to %d, %d tokens a step, kernels: attention %s, loss %s (%s), scatter %s",
+        "from step %d to %d, %d tokens a step, kernels: attention %s, loss %s (%s), scatter %s; blocks: %s; remat %s, "
+        "micro-batches: %d",
         *(run.step, config.until_step, config.global_batch_size * config.sequence_length),
-        *(kernels.attention, kernels.loss, kernels.reason, config.scatter_kernel),
-    )
-    context.log.info(
-        "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
-        *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
+        *(kernels.attention, kernels.loss, kernels.reason, config.scatter_kernel, blocks),
+        *(config.remat, config.num_microbatches),
     )
     notice = context.notice_seconds
     context.log.info(
