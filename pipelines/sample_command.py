@@ -91,7 +91,7 @@ def _template(session: Session) -> "ChatTemplate":
     step = session.graph().step(session.step.partition("@")[0])
     files = {}
     if file:
-        files[CONFIG if file.endswith(".json") else FILE] = _read("--chat-template", file)
+        files = {CONFIG if file.endswith(".json") else FILE: _read("--chat-template", file)}
     elif (imported := _import_of(step)) is not None:
         record = finished(session.store, imported.config.download.step, "sample")
         paths = {each["name"]: each["path"] for each in record.result["files"]}

@@ -160,7 +160,7 @@ def check_all_are_read(folder: str, patterns: Sequence[str], reads: str, purpose
 
     others = [name for name in names_in(folder, "**") if not is_known(name)]
     if others:
-        same = [name for name in others if OTHER_ENDING.search(name) and (nested or "/" not in name)]
+        same = [name for name in others if OTHER_ENDING.search(name) and not nested and "/" not in name]
         renamed = [OTHER_ENDING.sub(lambda found: f".jsonl{found[1].lower()}", name) for name in same]
         cure = f"Rename {same[0]} to {renamed[0]}: the format is the same. " if same else ""
         raise ValueError(

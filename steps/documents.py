@@ -1,6 +1,6 @@
 """Documents: the result of every step that yields them, as Parquet shards, counts, and drops with their reasons."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
@@ -78,19 +78,20 @@ class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
     dropped_bytes: dict[str, int]
 
 
-def write_shard(path: str, documents: "Iterable[Document]", ledger: "DropLedger") -> dict[str, Any]:
-    """Write documents, and samples of those that `ledger` counts meanwhile; return the fields of a `DocumentsShard`."""
+def write_shard(
+    path: str, documents: "Callable[[DropLedger], Iterable[Document]]"
+) -> "tuple[dict[str, Any], DropLedger]":
+    """Write documents, and samples of those that the function drops; return the fields of a `DocumentsShard`, and the
+    drops."""
     from runtime.text.documents import write_documents
+    from runtime.text.drops import DropLedger
 
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
+    ledger = DropLedger(SAMPLES_PER_REASON)
+    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents(ledger))
     if ledger.samples:
         ledger.write(f"{path}/{DROPPED_FILE}")
-    return {
-        "num_documents": num_documents,
-        "num_bytes": num_bytes,
-        "dropped": dict(ledger.counts),
-        "dropped_bytes": dict(ledger.num_bytes),
-    }
+    dropped = {"dropped": dict(ledger.counts), "dropped_bytes": dict(ledger.num_bytes)}
+    return {"num_documents": num_documents, "num_bytes": num_bytes, **dropped}, ledger
 
 
 def as_text(sample: Mapping[str, str], origin: str) -> str:
