@@ -11,6 +11,7 @@ from marin_dag.graph.step import Step
 from runtime.cost.chips import slice_of
 from runtime.cost.request import Request
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
+from runtime.same_fields import filled_from
 from steps.ema_eval import EmaEvalConfig
 from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval
 from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape
@@ -51,24 +52,26 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
     shape = kernel_shape(config, devices, num_rows=None if is_train else num_rows, compute_dtype=asking.compute_dtype)
     loss_kernel = None if kind == "eval" and is_default else asking.loss_kernel
     kernels = chosen_kernels(shape, attention_kernel=asking.attention_kernel, loss_kernel=loss_kernel)
+    own = {
+        "slice": name,
+        "num_slices": num_slices,
+        "global_batch_size": num_rows,
+        "compute_dtype": asking.compute_dtype,
+        "attention_kernel": kernels.attention,
+        "loss_kernel": kernels.loss,
+        "replica_parallel": asking.replica_parallel,
+    }
+    if is_train:
+        window_steps = 0 if config.skip is None else config.skip.window_steps
+        state = {"num_averages": len(config.averages), "skip_window_steps": window_steps}
+        return filled_from(config, Request, step="train", stored_dtype="float32", **own, **state)
     return Request(
-        step="train" if is_train else "eval",
-        slice=name,
-        num_slices=num_slices,
+        step="eval",
+        **own,
+        num_averages=0,
         model=config.model,
         sequence_length=config.sequence_length,
-        global_batch_size=num_rows,
-        num_averages=len(config.averages) if is_train else 0,
-        compute_dtype=asking.compute_dtype,
         reduce_dtype=config.reduce_dtype,
-        scatter_kernel=config.scatter_kernel if is_train else "xla",
-        optimizer=config.optimizer if is_train else None,
-        skip_window_steps=config.skip.window_steps if is_train and config.skip is not None else 0,
-        attention_kernel=kernels.attention,
-        loss_kernel=kernels.loss,
-        remat=config.remat if is_train else "full",
-        num_microbatches=config.num_microbatches if is_train else 1,
-        replica_parallel=asking.replica_parallel,
         model_parallel=model_parallel,
         context_parallel=context_parallel,
     )

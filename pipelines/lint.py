@@ -1,4 +1,4 @@
-"""Lint rules of phases: skipped data, learning rates and validations that end elsewhere than their phase, odd models.
+"""Lint rules of phases: learning rates and validations that end elsewhere than their phase, odd models.
 
 Schedules count absolute steps: in a phase that starts elsewhere than planned, the rate then stays constant, or a decay
 is cut short. Each limit of models passes published models that trained well, and catches the run that did not
@@ -49,18 +49,8 @@ def lint(graph: Graph) -> dict[str, list[LintWarning]]:
 
 def lint_on(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return the lint warnings about phases, by phase; phases without a warning have no entry."""
-    rules = (lint_data, lint_model, lint_rate, lint_validation)
+    rules = (lint_model, lint_rate, lint_validation)
     return {name: found for name, leg in legs.items() if (found := [w for rule in rules for w in rule(leg, legs)])}
-
-
-def lint_data(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
-    """Warn where a phase skips batches."""
-    if leg.settings.skip_batches:
-        yield LintWarning(
-            f"skip_batches is {leg.settings.skip_batches:,}: the phase skips {in_short(leg.skipped_tokens)} tokens of "
-            "its data at its start; they count as read and make no training step",
-            {"skip_batches": "0"},
-        )
 
 
 def lint_rate(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:

@@ -10,6 +10,7 @@ from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.optim.ema import HOT, Ema, average_named
+from runtime.same_fields import filled_from
 from steps.held_out import EvaluationProgram, open_held_out
 from steps.joined_mesh import LOST_PEER_ERRORS, joined_mesh
 from steps.machine_checks import check_evaluation
@@ -77,12 +78,6 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 def check_phase(config: EmaEvalConfig) -> None:
     """Raise ValueError where tokenizer, average or window length do not suit the phase."""
     phase = config.phase.config_of(TrainPhaseConfig)
-    if config.average == HOT:
-        raise RefusedConfigError(
-            "average: 'hot' names the trained weights, which are always measured; remove it, or use the name of EMA "
-            "weights.",
-            {"average": "null"},
-        )
     check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
     check_average_exists("average", config.phase, phase, config.average, instead="null")
     scored = phase or imported_by(config.phase)
@@ -113,14 +108,9 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     mesh = joined_mesh(context, replica_parallel=config.replica_parallel)
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
-    program = EvaluationProgram(
-        model=model.description.config,
-        rope=model.description.rope,
-        sequence_length=model.description.sequence_length,
-        windows_per_batch=config.windows_per_batch,
-        compute_dtype=config.compute_dtype,
-        attention_kernel=config.attention_kernel,
-        loss_kernel=config.loss_kernel,
+    found = model.description
+    program = filled_from(
+        config, EvaluationProgram, model=found.config, rope=found.rope, sequence_length=found.sequence_length
     )
     texts, _, kernels, predictor = open_held_out(
         config.caches,

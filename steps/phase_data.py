@@ -17,6 +17,7 @@ from runtime.data.growing_cache import GrowingCache, Growth
 from runtime.data.loader import Loader
 from runtime.data.prefetch import Prefetch
 from runtime.data.token_source import TokenSource
+from runtime.same_fields import filled_from
 from runtime.tracking.events import EventLog
 from runtime.training.run_state import RunState
 from steps.phase_checks import check_vocabulary
@@ -124,7 +125,7 @@ def warn_about_mixture(
     if growing := [name for name, cache in config.caches.items() if cache.is_growing]:
         context.log.info("mixture: epochs of each source are not known before %s are built", growing)
         return
-    span = PhaseSpan.of(config, name=context.name, start_step=min(step, config.until_step), skip_batches=0)
+    span = filled_from(config, PhaseSpan, name=context.name, start_step=min(step, config.until_step), skip_batches=0)
     found = consumption(
         [span],
         num_tokens={name: cache.result.num_train_tokens for name, cache in config.caches.items()},

@@ -7,9 +7,11 @@ is the event log of the attempt that saved it.
 
 import contextlib
 import importlib.metadata
+import itertools
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import fsspec
 from jax.sharding import Mesh
@@ -18,6 +20,7 @@ from marin_dag.graph.step import StepContext
 from runtime.parallel.jax_settings import changed_by_environment, processor
 from runtime.tracking.events import EventLog, is_of_first_host, read_beginning
 from runtime.training.kernel_choice import KernelChoice
+from runtime.training.train_step import TrainStep
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_state import StartState
 
@@ -34,6 +37,10 @@ PACKAGES = {
     "gpu": ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 }
 """Packages that decide the last bits of a training step, by platform, where they are installed."""
+
+
+SILENT_SECONDS = 15.0
+"""Time after which a compile is announced."""
 
 
 class Difference(NamedTuple):
@@ -99,6 +106,25 @@ def warn_of_other_execution(
         others = others | {f"{FROM_STEP}{step}": "; ".join(map(str, changed))}
     events.write(EXECUTION, computed_with=dict(now), others=others)
     context.computed_with(**others)
+
+
+def announced_compile(train_step: TrainStep, context: StepContext) -> TrainStep:
+    """Return a training step that warns while its first call compiles, if that takes long."""
+    calls = itertools.count()
+    text = f"still compiling its train step after {SILENT_SECONDS:g} s; training starts when it is done"
+
+    def call(*args: Any) -> Any:
+        if next(calls):
+            return train_step(*args)
+        still = threading.Timer(SILENT_SECONDS, context.warn, [text])
+        still.daemon = True
+        still.start()
+        try:
+            return train_step(*args)
+        finally:
+            still.cancel()
+
+    return call
 
 
 def _record_of(context: StepContext, start: StartState) -> tuple[Mapping[str, str], str, dict[str, str]]:

@@ -138,11 +138,6 @@ class RunPhase:
         return self.settings.global_batch_size * self.settings.sequence_length
 
     @property
-    def skipped_tokens(self) -> int:
-        """Tokens of the batches that the phase skips as it begins."""
-        return self.settings.skip_batches * self.tokens_per_step
-
-    @property
     def end_tokens(self) -> int:
         return self.tokens_at(self.settings.until_step)
 

@@ -16,6 +16,7 @@ from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
 from runtime.parallel.hosts import Agreement, StopNotice, host_rows
 from runtime.parallel.mesh import devices_of
+from runtime.same_fields import filled_from
 from runtime.tracking.events import EventLog, log_name
 from runtime.training.alarm import Alarm
 from runtime.training.control import Action, Control, Request
@@ -30,12 +31,11 @@ from runtime.training.saving import Saver, SavingPlan
 from runtime.training.settings import TrainSettings
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import ProgramOptions, build_train_step
-from steps.compile_warnings import announced_compile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import kernel_shape
 from steps.phase_config import REQUESTS, TrainPhaseConfig, hyperparameters, resets_level_at
 from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
-from steps.phase_execution import execution, warn_of_other_execution
+from steps.phase_execution import announced_compile, execution, warn_of_other_execution
 from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
 from steps.phase_state import StartState, first_state, newest_state, own_state, publish_passed
 from steps.phase_validation import validation_of
@@ -140,7 +140,7 @@ class _Attempt:
         train_step = build_train_step(config.model, config.rope, mesh, options)
         parts = LoopParts(
             hyperparameters=functools.partial(hyperparameters, config),
-            train_step=announced_compile(train_step, "its train step", context),
+            train_step=announced_compile(train_step, context),
             loader=loader,
             saving=self._saving,
             events=self._events,
@@ -185,13 +185,11 @@ def _requests_of(context: StepContext) -> list[Request]:
 
 
 def _saving_plan(config: TrainPhaseConfig, context: StepContext, published: Milestones) -> SavingPlan:
-    return SavingPlan(
+    return filled_from(
+        config,
+        SavingPlan,
         temporary=TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch, KEEP_MARKER),
-        checkpoint_every_steps=config.checkpoint_every_steps,
-        checkpoint_every_seconds=config.checkpoint_every_seconds,
-        keep_good_every_steps=config.keep_good_every_steps,
         output_folder=context.output_path,
-        publish_every_steps=config.publish_every_steps,
         wanted_steps=frozenset(context.wanted_milestones) - published.keys(),
         notice_seconds=context.notice_seconds,
         facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - NOT_IN_FACTS),
@@ -199,13 +197,10 @@ def _saving_plan(config: TrainPhaseConfig, context: StepContext, published: Mile
 
 
 def _train_settings(config: TrainPhaseConfig, begin_step: int) -> TrainSettings:
-    return TrainSettings(
-        until_step=config.until_step,
-        sequence_length=config.sequence_length,
-        global_batch_size=config.global_batch_size,
+    return filled_from(
+        config,
+        TrainSettings,
         skip_rule=config.skip,
-        digest_every_steps=config.digest_every_steps,
-        norms_every_steps=config.norms_every_steps,
         monitors_reset_at=lambda step: step <= begin_step or resets_level_at(config, step),
         first_loss=first_loss_of(config.model) if config.start is None else None,
     )

@@ -6,6 +6,7 @@ from marin_dag.graph.step import Input, StepContext
 from runtime.evaluation.token_predictions import PREDICTIONS
 from runtime.evaluation.validation import HeldOutValidation
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
+from runtime.same_fields import filled_from
 from runtime.tracking.events import EventLog
 from runtime.training.observer import Observer
 from steps.held_out import EvaluationProgram, open_held_out
@@ -33,15 +34,7 @@ def validation_of(
         return None
     for tasks in config.validation_tasks:
         check_vocabulary(tasks.name, tasks.result.vocab_size, config.model.vocab_size)
-    program = EvaluationProgram(
-        model=config.model,
-        rope=config.rope,
-        sequence_length=config.sequence_length,
-        windows_per_batch=WINDOWS_PER_BATCH,
-        compute_dtype=config.compute_dtype,
-        attention_kernel=config.attention_kernel,
-        loss_kernel=config.loss_kernel,
-    )
+    program = filled_from(config, EvaluationProgram, windows_per_batch=WINDOWS_PER_BATCH)
     texts, answers, kernels, predictor = open_held_out(
         whole,
         context,

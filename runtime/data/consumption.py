@@ -6,9 +6,9 @@ learns they are those of the written mixture. Afterwards `tallied` sums up the l
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
@@ -27,13 +27,6 @@ class PhaseSpan:
     mixing: MixingPolicy = field(default_factory=Static)
     skip_batches: int = 0
     """Batches skipped at the start, by the mixture of the first step; they count as read."""
-
-    @classmethod
-    def of(cls, config: Any, **changes: Any) -> "PhaseSpan":
-        """Return the span of a phase's config, which has the same fields, with `changes`."""
-        return cls(
-            **{each.name: getattr(config, each.name) for each in fields(cls) if each.name not in changes}, **changes
-        )
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_step <= self.until_step or self.global_batch_size < 1:
