@@ -8,11 +8,6 @@ Each of these is a step: the rules of language, Gopher, C4 and FineWeb, a traine
 evaluation sets. The report shows what each step dropped and why.
 """
 
-if __name__ == "__main__":  # before the other imports, which take half a second
-    from marin_dag.run.interrupts import install_interrupt_handler
-
-    install_interrupt_handler()
-
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
