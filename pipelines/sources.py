@@ -1,5 +1,6 @@
 """Sources of the laptop and of a user's folder: what they are, their role and their licence."""
 
+import contextlib
 import fnmatch
 import functools
 import re
@@ -158,7 +159,9 @@ def check_all_are_read(folder: str, patterns: Sequence[str], reads: str, purpose
         known = any(fnmatch.fnmatch(name.rpartition("/")[2], pattern) for pattern in (*patterns, *COMPANIONS))
         return known and (nested or "/" not in name)
 
-    others = [name for name in names_in(folder, "**") if not is_known(name)]
+    others: list[str] = []
+    with contextlib.suppress(UserError):  # a missing or empty folder, which `files_in` reports with the patterns
+        others = [name for name in names_in(folder, "**") if not is_known(name)]
     if others:
         same = [name for name in others if OTHER_ENDING.search(name) and not nested and "/" not in name]
         renamed = [OTHER_ENDING.sub(lambda found: f".jsonl{found[1].lower()}", name) for name in same]

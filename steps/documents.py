@@ -44,17 +44,13 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
 
     def sizes_by_shard(self, name: str) -> tuple[ShardSize, ...]:
         """Return `shard_sizes`; raise UserError if they do not add up to the totals of step `name`."""
-        totals = (
-            len(self.shard_sizes),
-            sum(size.num_documents for size in self.shard_sizes),
-            sum(size.num_bytes for size in self.shard_sizes),
-        )
+        sizes = self.shard_sizes
+        found = (len(sizes), sum(each.num_documents for each in sizes), sum(each.num_bytes for each in sizes))
         expected = (len(self.shards), self.num_documents, self.num_bytes)
-        if totals != expected:
+        if found != expected:
             raise UserError(
-                f"{name}: shard_sizes add up to {totals[0]} shards, {totals[1]} documents and {totals[2]} bytes, the "
-                f"result has {expected[0]}, {expected[1]} and {expected[2]}. Give `shard_sizes` one entry for each of "
-                "`shards`."
+                f"{name}: the shards, documents and bytes of shard_sizes are {found}, those of the result {expected}. "
+                "Give `shard_sizes` one entry for each of `shards`."
             )
         return self.shard_sizes
 
