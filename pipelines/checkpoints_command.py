@@ -44,7 +44,7 @@ def checkpoints_of(store: Store, digest: str, name: str, *, only_good: bool, onl
 
 def free_name(graph: Graph, name: str) -> str:
     """Return `name`, or `name` with the first number that makes it the name of no step."""
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    names = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
     return next(free for free in names if free not in graph)
 
 

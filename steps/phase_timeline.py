@@ -152,19 +152,10 @@ class RunPhase:
 
 
 def place_phases(phases: Mapping[str, TrainPhaseConfig], starts: Mapping[str, tuple[str, int]]) -> dict[str, RunPhase]:
-    """Return every phase with its place; `starts` has the predecessor and its step for each phase that has one."""
+    """Return every phase with its place; `starts` has the predecessor, which comes first, and its step."""
     found: dict[str, RunPhase] = {}
-
-    def place(name: str) -> RunPhase:
-        if name in found:
-            return found[name]
-        if name not in phases:
-            raise ValueError(f"phase {name!r} is not in the timeline; use one of {', '.join(phases)}.")
-        if name in starts:
-            parent, step = starts[name]
-            found[name] = RunPhase(name, parent, phases[name], step, place(parent).tokens_at(step))
-        else:
-            found[name] = RunPhase(name, None, phases[name], 0, 0)
-        return found[name]
-
-    return {name: place(name) for name in phases}
+    for name, settings in phases.items():
+        parent, step = starts.get(name, (None, 0))
+        begin_tokens = 0 if parent is None else found[parent].tokens_at(step)
+        found[name] = RunPhase(name, parent, settings, step, begin_tokens)
+    return found
