@@ -10,9 +10,9 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted
 from marin_dag.values.changes import nearest
+from pipelines.finished import tokenizer_of
 from pipelines.heat_map_command import Measured, heat_windows
 from pipelines.output import aligned, check_writable, positive, write_page
-from pipelines.phase_tokenizer import tokenizer_of
 from pipelines.runs import finite
 from pipelines.trained_batch import Row, TrainedBatch, find_batch
 from runtime.optim.ema import HOT

@@ -1,4 +1,4 @@
-"""Lint rules of phases: learning rates and validations that end elsewhere than their phase, odd models.
+"""Lint rules of phases: learning rates that end elsewhere than their phase, odd models.
 
 Schedules count absolute steps: in a phase that starts elsewhere than planned, the rate then stays constant, or a decay
 is cut short. Each limit of models passes published models that trained well, and catches the run that did not
@@ -21,8 +21,6 @@ from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.recipe import rate
 from steps.phase_timeline import RunPhase
 
-MEASUREMENTS = 10
-"""Measurements of a phase with the proposed `validate_every_steps`."""
 SIZE_IN_A_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 """`tr8-104B`, `llama-3.2-1b`, `125m`."""
 SIZE_TOLERANCE = 0.3
@@ -49,7 +47,7 @@ def lint(graph: Graph) -> dict[str, list[LintWarning]]:
 
 def lint_on(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return the lint warnings about phases, by phase; phases without a warning have no entry."""
-    rules = (lint_model, lint_rate, lint_validation)
+    rules = (lint_model, lint_rate)
     return {name: found for name, leg in legs.items() if (found := [w for rule in rules for w in rule(leg, legs)])}
 
 
@@ -94,32 +92,6 @@ def lint_rate(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarni
 def _continues_schedule(leg: RunPhase, legs: Mapping[str, RunPhase]) -> bool:
     """Return whether the phase before has the same schedule: one decay over two phases."""
     return leg.parent is not None and legs[leg.parent].settings.learning_rate == leg.settings.learning_rate
-
-
-def lint_validation(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
-    """Warn where held-out text is measured at both ends of a phase, and never between.
-
-    One value for all phases is often too large for a short one: a phase that inherits the value of an earlier phase,
-    which is measured on its way, gets no warning.
-    """
-    every, parent = leg.settings.validate_every_steps, leg.parent
-    if leg.steps <= 1 or not _is_never_due(leg):
-        return
-    while parent is not None and legs[parent].settings.validate_every_steps == every:
-        if not _is_never_due(legs[parent]):
-            return
-        parent = legs[parent].parent
-    yield LintWarning(
-        f"validate_every_steps is {every:,}, and the phase goes from step {leg.begin_step:,} to "
-        f"{leg.settings.until_step:,}, so held-out text is measured only at both ends",
-        {"validate_every_steps": str(max(leg.steps // MEASUREMENTS, 1))},
-    )
-
-
-def _is_never_due(leg: RunPhase) -> bool:
-    every = leg.settings.validate_every_steps
-    has_multiple = every > 0 and (leg.settings.until_step - 1) // every > leg.begin_step // every
-    return every > leg.steps and not has_multiple
 
 
 def lint_model(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:

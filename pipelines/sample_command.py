@@ -13,9 +13,8 @@ from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
-from pipelines.finished import finished
+from pipelines.finished import PhaseTokenizer, finished, read_tokenizer, tokenizer_of
 from pipelines.output import positive
-from pipelines.phase_tokenizer import PhaseTokenizer, read_tokenizer, tokenizer_of
 from pipelines.saved_curves import SavedState, saved_states
 from runtime.optim.ema import HOT
 from runtime.report.markup import printable

@@ -65,19 +65,11 @@ def validation_of(
 
 
 def _whole_caches(config: TrainPhaseConfig, context: StepContext) -> dict[str, Input[TokenizeResult]]:
-    """Return the caches that are fully tokenized; log the others, and those with less text than asked for."""
+    """Return the caches that are fully tokenized; log the others."""
     whole = {name: cache for name, cache in config.caches.items() if not cache.is_growing}
     if growing := sorted(config.caches.keys() - whole.keys()):
         context.log.warning(
             "validation: without %s, which are still being tokenized; an attempt that begins later includes them",
             ", ".join(growing),
-        )
-    wanted = config.validation_tokens_per_source
-    available = {name: cache.result.num_validation_tokens for name, cache in sorted(whole.items())}
-    if few := [f"{name} {num_tokens:,}" for name, num_tokens in available.items() if num_tokens < wanted]:
-        context.log.info(
-            "validation: fewer held-out tokens than validation_tokens_per_source (%s): %s",
-            f"{wanted:,}",
-            ", ".join(few),
         )
     return whole
