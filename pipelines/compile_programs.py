@@ -2,7 +2,7 @@
 
 import dataclasses
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from marin_dag.errors import UserError
@@ -151,23 +151,6 @@ def _can_be_laid(request: Request) -> bool:
     except ValueError:
         return False
     return True
-
-
-def options(
-    field: str, value: object, users: Collection[str], kept: Collection[str], phases: Mapping[str, Step[Any]]
-) -> str:
-    """Return the `--set` options that give the field to the phases in `users` and to phases that inherit it.
-
-    A phase in `kept`, which fits as it is, gets its own value back.
-    """
-    typed = []
-    for name, step in phases.items():
-        inherits = step.base is not None and step.base.name in users and field not in step.changes
-        if name in users and not inherits:
-            typed.append((name, value))
-        elif inherits and name in kept:
-            typed.append((name, getattr(step.config, field)))
-    return settings(field, typed)
 
 
 def settings(field: str, values: Iterable[tuple[str, object]]) -> str:

@@ -15,7 +15,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
-from pipelines.compile_programs import Kind, cures, options, programs_of, scoring_programs, settings
+from pipelines.compile_programs import Kind, cures, programs_of, scoring_programs, settings
 from pipelines.output import aligned
 from pipelines.phases import fork_names, legs_in, main_line_first, main_line_of, own_steps, phases_in
 from runtime.cache_folder import cache_folder
@@ -72,12 +72,11 @@ def report(session: Session, plan: Plan) -> None:
     for index, request in enumerate(users):
         outcomes[request] = _with_progress(request, f"{index + 1}/{len(users)}")
     lines = ["", f"Compiled for machines that are not here; cached in {cache_folder(COMPILED)}."]
-    kept = [name for name in names if isinstance(outcomes[programs[name]["train"]], Compiled)]
     for request, of in users.items():
         lines += ["", *_program(request, outcomes[request], of)]
         lines += _while_training(request, outcomes[request], programs)
         if isinstance(outcomes[request], DoesNotFit):
-            lines.append(f"  fits with       {_cure(request, of, kept, phases)}")
+            lines.append(f"  fits with       {_cure(request, of, phases)}")
     lines += ["", *_phases(phases, programs, outcomes), "", *ASSUMPTIONS]
     if is_whole and len(names) < len(phases):
         lines.append("Side branches are compiled where they are selected, for example with --only.")
@@ -210,8 +209,11 @@ def _kernels(request: Request) -> str:
     return f"  kernels         {text}"
 
 
-def _cure(request: Request, users: Sequence[str], kept: Sequence[str], phases: Mapping[str, Step]) -> str:
-    """Try one change after the other to make a training step fit; return the options to type."""
+def _cure(request: Request, users: Sequence[str], phases: Mapping[str, Step]) -> str:
+    """Try one change after the other to make a training step fit; return the options to type.
+
+    Phases that inherit the field get it from the phase that they are based on.
+    """
     if request.step != "train":
         own = "a smaller windows_per_batch or replica_parallel, or " if request.step == "eval" else ""
         return f"{own}more chips"
@@ -219,7 +221,10 @@ def _cure(request: Request, users: Sequence[str], kept: Sequence[str], phases: M
         value = getattr(changed, field)
         outcome = _with_progress(changed, f"with {field}={value}")
         if isinstance(outcome, Compiled):
-            return f"{options(field, value, users, kept, phases)}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
+            bases = {name: phases[name].base for name in users if field not in phases[name].changes}
+            inherit = [name for name, base in bases.items() if base is not None and base.name in users]
+            typed = settings(field, [(name, value) for name in users if name not in inherit])
+            return f"{typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
     return "no change that was tried; use more chips"
 
 
