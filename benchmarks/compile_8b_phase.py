@@ -25,7 +25,7 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.verdict import conclude
-from pipelines.compile_report import request_of
+from pipelines.compile_programs import request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import phases

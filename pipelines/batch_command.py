@@ -3,16 +3,16 @@
 import collections
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted
 from marin_dag.values.changes import nearest
+from pipelines.finished import tokenizer_of
 from pipelines.heat_map_command import Measured, heat_windows
 from pipelines.output import aligned, check_writable, positive, write_page
-from pipelines.phase_tokenizer import tokenizer_of
 from pipelines.runs import finite
 from pipelines.trained_batch import Row, TrainedBatch, find_batch
 from runtime.optim.ema import HOT
@@ -27,27 +27,6 @@ if TYPE_CHECKING:
 ROWS = 8
 """Rows that are shown without `--rows`."""
 EXCERPT_CHARACTERS = 90
-
-
-class ShownRow(NamedTuple):
-    """A row with the text of each of its tokens, and their predictions."""
-
-    row: Row
-    texts: Sequence[str]
-    window: "HeatWindow | None"
-    """The predictions of the row; None without `--heat` and `--page`."""
-
-    @property
-    def loss(self) -> float | None:
-        """Mean loss in nats a token; None if unknown, or if the row has no targets."""
-        return None if self.window is None else finite(self.window.mean_loss)
-
-    def documents(self) -> Iterator[dict[str, Any]]:
-        """Yield id, number of tokens and text of each document of the row."""
-        segments = self.row.segment_ids.tolist()
-        for segment, identifier in enumerate(self.row.documents):
-            texts = [text for text, of in zip(self.texts, segments, strict=True) if of == segment]
-            yield {"document": identifier, "tokens": len(texts), "text": "".join(texts)}
 
 
 def _batch(session: Session) -> int:
@@ -73,7 +52,7 @@ def _batch(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[ShownRow]:
+def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[Row]:
     """Return the rows that the options choose, those with the highest loss first."""
     import numpy as np
 
@@ -96,7 +75,7 @@ def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[ShownRow]
             windows[places[index]] = heat_windows([Measured(phase.name, batch.step, HOT, part)], tokenizer)[0]
         places = [*windows]
     return [
-        ShownRow(row, token_texts(tokenizer, row.tokens.tolist()), windows.get(row.place))
+        row._replace(texts=token_texts(tokenizer, row.tokens.tolist()), window=windows.get(row.place))
         for row in batch.rows(session.store, places[: parsed.rows])
     ]
 
@@ -142,16 +121,16 @@ def _predicted(batch: TrainedBatch, places: Sequence[int]) -> "pa.Table":
     return predictor.table(batch.step, 0, {HOT: predictor.predict(model.params(HOT, mesh))})
 
 
-def _lines(session: Session, name: str, batch: TrainedBatch, shown: Sequence[ShownRow]) -> Iterator[str]:
+def _lines(session: Session, name: str, batch: TrainedBatch, shown: Sequence[Row]) -> Iterator[str]:
     drawn = "as recorded" if batch.is_recorded else "not recorded yet: as the run will draw them"
     yield f"{name}, training step {batch.step:,}: {counted(len(batch.sources), 'row')}, {drawn}"
     counts = collections.Counter(batch.sources)
     rows = [[source, f"{count:,}", _nats(batch.losses.get(source))] for source, count in sorted(counts.items())]
     yield from aligned([["source", "rows", "loss (nats a token)"], *rows])
-    for each in shown:
-        loss = "" if each.loss is None else f", loss {each.loss:.3f}"
-        yield f"row {each.row.place}: {each.row.source}, epoch {each.row.data_epoch}{loss}"
-        for document in each.documents():
+    for row in shown:
+        loss = "" if row.loss is None else f", loss {row.loss:.3f}"
+        yield f"row {row.place}: {row.source}, epoch {row.data_epoch}{loss}"
+        for document in row.by_document():
             text = printable(document["text"][:EXCERPT_CHARACTERS]).replace("\n", "\u23ce")
             more = "…" if len(document["text"]) > EXCERPT_CHARACTERS else ""
             yield f"  {_named_document(document['document'])}, {counted(document['tokens'], 'token')}: {text}{more}"
@@ -177,7 +156,7 @@ def _nats(loss: float | None) -> str:
     return "not recorded" if loss is None else f"{loss:.3f}"
 
 
-def _document(name: str, batch: TrainedBatch, shown: Sequence[ShownRow]) -> dict[str, Any]:
+def _document(name: str, batch: TrainedBatch, shown: Sequence[Row]) -> dict[str, Any]:
     return {
         "phase": name,
         "step": batch.step,
@@ -187,14 +166,14 @@ def _document(name: str, batch: TrainedBatch, shown: Sequence[ShownRow]) -> dict
         "losses": {source: finite(loss) for source, loss in batch.losses.items()},
         "rows": [
             {
-                "row": each.row.place,
-                "source": each.row.source,
-                "pass": each.row.data_epoch,
-                "loss": each.loss,
-                "documents": [*each.documents()],
-                **({} if each.window is None else {"tokens": _tokens(each.window)}),
+                "row": row.place,
+                "source": row.source,
+                "pass": row.data_epoch,
+                "loss": row.loss,
+                "documents": [*row.by_document()],
+                **({} if row.window is None else {"tokens": _tokens(row.window)}),
             }
-            for each in shown
+            for row in shown
         ],
     }
 
@@ -209,14 +188,11 @@ def _tokens(window: "HeatWindow") -> list[dict[str, Any]]:
     ]
 
 
-def _write_page(path: str, name: str, batch: TrainedBatch, shown: Sequence[ShownRow]) -> None:
+def _write_page(path: str, name: str, batch: TrainedBatch, shown: Sequence[Row]) -> None:
     from runtime.report.heat_map import page
 
-    windows = [each.window for each in shown if each.window is not None]
-    notes = [
-        f"row {each.row.place} ({each.row.source}): {', '.join(map(_named_document, each.row.documents))}"
-        for each in shown
-    ]
+    windows = [row.window for row in shown if row.window is not None]
+    notes = [f"row {row.place} ({row.source}): {', '.join(map(_named_document, row.documents))}" for row in shown]
     title = f"Training step {batch.step:,} of {name}"
     write_page("--page", path, page(title, [_weights(batch)], windows, notes, text="the batch"))
 

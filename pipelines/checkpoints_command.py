@@ -44,7 +44,7 @@ def checkpoints_of(store: Store, digest: str, name: str, *, only_good: bool, onl
 
 def free_name(graph: Graph, name: str) -> str:
     """Return `name`, or `name` with the first number that makes it the name of no step."""
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    names = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
     return next(free for free in names if free not in graph)
 
 
@@ -104,14 +104,10 @@ def _why_none(store: Store, phase: Step[TrainPhaseConfig]) -> str:
     events = [event for attempt in attempt_events(store, phase.digest) for event in attempt]
     if not events:
         return "it has not trained under this prefix with these settings"
-    config = phase.config
-    reached = max((event["step"] for event in events if "step" in event), default=config.begin_step)
-    last = {event["event"]: event["step"] for event in events if "step" in event}
-    doubts = [f"last {word} at step {last[word]:,}" for word in ("skipped", "alarm") if word in last]
+    reached = max((event["step"] for event in events if "step" in event), default=phase.config.begin_step)
     return (
-        f"it is at step {reached:,} and saves every {config.checkpoint_every_steps:,} steps (checkpoint_every_steps); "
-        f"{GOOD_STEPS} steps without a skipped step or an alarm after a save make a good one"
-        + "".join(f"; {doubt}" for doubt in doubts)
+        f"it is at step {reached:,} and saves every {phase.config.checkpoint_every_steps:,} steps "
+        f"(checkpoint_every_steps); {GOOD_STEPS} steps without a skipped step or an alarm after a save make a good one"
     )
 
 

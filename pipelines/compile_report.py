@@ -7,18 +7,15 @@ Of a whole plan it compiles the phases of the main line, of a selection all sele
 import argparse
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any
 
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
-from pipelines.compile_cures import cures, options, setting
-from pipelines.compile_evaluations import evaluation_lines, evaluation_requests
-from pipelines.machines import slice_of_step
+from pipelines.compile_programs import Kind, cures, programs_of, scoring_programs, settings
 from pipelines.output import aligned
 from pipelines.phases import fork_names, legs_in, main_line_first, main_line_of, own_steps, phases_in
 from runtime.cache_folder import cache_folder
@@ -27,10 +24,7 @@ from runtime.cost.compiler import COMPILED, NoCompilerError, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, exposed_seconds_of, flops_of, roofline_of, wire_bytes
-from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
-from runtime.kernels.kernel_shape import KernelShape
-from steps.ema_eval import EmaEvalConfig, ema_eval
-from steps.machine_checks import devices_on
+from steps.ema_eval import ema_eval
 
 DAY_SECONDS = 86_400
 ASSUMPTIONS = (
@@ -40,16 +34,6 @@ ASSUMPTIONS = (
     f"Days and chip-hours: at {REACHED_SHARE['tpu']:.0%} of the roofline (GPUs {REACHED_SHARE['gpu']:.0%}), without "
     "evaluations, checkpoints and restarts.",
 )
-
-
-class Programs(NamedTuple):
-    """Programs of one phase."""
-
-    train: Request
-    evaluation: Request
-    """Program of its evaluation step, or of one with the defaults."""
-    validation: Request | None
-    """Program for held-out text during training; None where the phase measures none."""
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
@@ -70,8 +54,7 @@ def report(session: Session, plan: Plan) -> None:
     if not session.parsed.compile:
         return
     phases = phases_in(step.step for step in plan.steps)
-    legs = legs_in(phases)
-    forks = fork_names(session)
+    legs, forks = legs_in(phases), fork_names(session)
     is_whole = all(planned.is_selected for planned in plan.steps)
     candidates = main_line_of(legs, forks) if is_whole else main_line_first(legs, forks)
     names = [name for name in candidates if plan[name].is_selected]
@@ -80,100 +63,38 @@ def report(session: Session, plan: Plan) -> None:
             "--compile: the selected steps have no phase to compile; select some, or run without a selection."
         )
     every = [planned.step for planned in plan.steps]
-    measured = [step for step in every if step.kind is ema_eval and step.background is None]
-    evaluations = {step.config.phase.step.name: step for step in measured}
-    requests = {
-        name: programs_of(phases[name], evaluation=evaluations[name].config if name in evaluations else None)
-        for name in names
+    evaluations = {
+        step.config.phase.step.name: step.config for step in every if step.kind is ema_eval and step.background is None
     }
-    wanted = list(dict.fromkeys(request for programs in requests.values() for request in programs if request))
+    programs = {name: programs_of(phases[name], evaluation=evaluations.get(name)) for name in names}
+    users = _users(programs, [step for step in every if plan[step.name].is_selected])
     outcomes: dict[Request, Outcome] = {}
-    for index, request in enumerate(wanted):
-        outcomes[request] = _with_progress(request, f"{index + 1}/{len(wanted)}")
+    for index, request in enumerate(users):
+        outcomes[request] = _with_progress(request, f"{index + 1}/{len(users)}")
     lines = ["", f"Compiled for machines that are not here; cached in {cache_folder(COMPILED)}."]
-    for request in wanted:
-        users = [name for name in names if request in requests[name]]
-        outcome = outcomes[request]
-        lines += ["", *_program(request, outcome, users)]
-        lines += _while_training(request, outcome, requests)
-        of_step = {name: of.train if request.step == "train" else of.evaluation for name, of in requests.items()}
-        curable = [name for name in users if of_step[name] == request]
-        if isinstance(outcome, DoesNotFit) and curable:
-            kept = [name for name in names if isinstance(outcomes[of_step[name]], Compiled)]
-            lines.append(_cure(request, curable, kept, phases, evaluations))
-    scored = evaluation_requests(planned.step for planned in plan.steps if planned.is_selected)
-    lines += evaluation_lines(scored, _with_progress)
-    lines += ["", *_phases(phases, requests, outcomes), "", *ASSUMPTIONS]
+    for request, of in users.items():
+        lines += ["", *_program(request, outcomes[request], of)]
+        lines += _while_training(request, outcomes[request], programs)
+        if isinstance(outcomes[request], DoesNotFit):
+            lines.append(f"  fits with       {_cure(request, of, phases)}")
+    lines += ["", *_phases(phases, programs, outcomes), "", *ASSUMPTIONS]
     if is_whole and len(names) < len(phases):
         lines.append("Side branches are compiled where they are selected, for example with --only.")
     print("\n".join(lines))
 
 
-def programs_of(phase: Step, *, evaluation: EmaEvalConfig | None = None) -> Programs:
-    """Return the programs of a phase and its evaluation; the errors are those of `request_of`."""
-    return Programs(
-        train=request_of(phase, "train"),
-        evaluation=request_of(phase, "eval", evaluation=evaluation),
-        validation=request_of(phase, "validation") if phase.config.validate_every_steps else None,
-    )
+Programs = Mapping[str, Mapping[Kind, Request]]
+"""Programs by name of the phase."""
 
 
-def request_of(
-    phase: Step, step: Literal["train", "eval", "validation"], *, evaluation: EmaEvalConfig | None = None
-) -> Request:
-    """Return the program of a phase's train or evaluation step on the phase's machines.
-
-    Without an `evaluation`, the step has the defaults, the phase's dtype and as many copies. A validation is an
-    evaluation by the run itself, over its own mesh (steps/phase_validation.py).
-
-    Raises:
-        UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
-        ValueError: it asks for a kernel that does not run there.
-    """
-    from runtime.training.kernel_choice import chosen_kernels
-
-    config, (name, num_slices) = phase.config, slice_of_step(phase)
-    # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
-    model_parallel, context_parallel = (1, 1) if step == "eval" else (config.model_parallel, config.context_parallel)
-    devices = devices_on(phase.resources, context_parallel=context_parallel)
-    windows = WINDOWS_PER_BATCH if evaluation is None else evaluation.windows_per_batch
-    asking = config if step == "train" or evaluation is None else evaluation
-    num_parts = devices.num_devices // (model_parallel * context_parallel)
-    num_rows = config.global_batch_size if step == "train" else window_batch(windows, num_parts)
-    num_microbatches = config.num_microbatches if step == "train" else 1
-    kernels = chosen_kernels(
-        KernelShape.of(
-            devices,
-            config.model,
-            num_rows=num_rows,
-            sequence_length=config.sequence_length,
-            compute_dtype=asking.compute_dtype,
-            num_microbatches=num_microbatches,
-        ),
-        attention_kernel=asking.attention_kernel,
-        loss_kernel=None if step == "eval" and evaluation is None else asking.loss_kernel,
-    )
-    return Request(
-        step="train" if step == "train" else "eval",
-        slice=name,
-        num_slices=num_slices,
-        model=config.model,
-        sequence_length=config.sequence_length,
-        global_batch_size=num_rows,
-        num_averages=len(config.averages) if step == "train" else 0,
-        compute_dtype=asking.compute_dtype,
-        reduce_dtype=config.reduce_dtype,
-        scatter_kernel=config.scatter_kernel if step == "train" else "xla",
-        optimizer=config.optimizer if step == "train" else None,
-        skip_window_steps=0 if config.skip is None or step != "train" else config.skip.window_steps,
-        attention_kernel=kernels.attention,
-        loss_kernel=kernels.loss,
-        remat=config.remat if step == "train" else "full",
-        num_microbatches=num_microbatches,
-        replica_parallel=asking.replica_parallel,
-        model_parallel=model_parallel,
-        context_parallel=context_parallel,
-    )
+def _users(programs: Programs, selected: Sequence[Step[Any]]) -> dict[Request, list[str]]:
+    """Return the names of the steps that need each program."""
+    found: dict[Request, list[str]] = {}
+    needed = [(name, request) for name, its in programs.items() for request in dict.fromkeys(its.values())]
+    needed += [(step.name, request) for step in selected for request in scoring_programs(step)]
+    for name, request in needed:
+        found.setdefault(request, []).append(name)
+    return found
 
 
 def _with_progress(request: Request, place: str) -> Outcome:
@@ -198,41 +119,38 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     axes = {"replica": request.replica_parallel, "model": request.model_parallel, "context": request.context_parallel}
     spread = "".join(f", {name} {size}" for name, size in axes.items() if size > 1)
     size = f"{request.global_batch_size:,} x {request.sequence_length:,} tokens"
-    title = f"{request.step} step, {size}, {_slices(request)}{spread}"
-    lines = [f"{title}: {', '.join(users)}"]
+    lines = [f"{request.step} step, {size}, {_slices(request)}{spread}: {', '.join(users)}", _kernels(request)]
     if isinstance(outcome, DoesNotFit):
-        return [*lines, _kernels(request), f"  does not fit    {outcome.message}"]
-    lines.append(_kernels(request))
-    chip = slice_of(request.slice).generation
-    roofline = roofline_of(request, outcome)
-    flops = flops_of(request)
-    num_chips = slice_of(request.slice).num_chips * request.num_slices
-    peak = num_chips * chip.peak_flops(request.compute_dtype) * roofline.step_seconds
-    peak_gib, limit_gib = outcome.peak_memory_in_bytes / GIB, chip.hbm_in_bytes / GIB
-    here = (
-        f"compiled in {outcome.compile_seconds:.0f} s with {outcome.host_memory_in_bytes / GIB:.1f} GiB of this machine"
-    )
+        return [*lines, f"  does not fit    {outcome.message}"]
+    peak, limit = outcome.peak_memory_in_bytes / GIB, slice_of(request.slice).generation.hbm_in_bytes / GIB
     lines.append(
-        f"  memory a chip   {peak_gib:.2f} GiB at its peak, of {limit_gib:.2f} ({peak_gib / limit_gib:.0%}); {here}"
+        f"  memory a chip   {peak:.2f} GiB at its peak, of {limit:.2f} ({peak / limit:.0%}); compiled in "
+        f"{outcome.compile_seconds:.0f} s with {outcome.host_memory_in_bytes / GIB:.1f} GiB of this machine"
     )
     if request.step == "train":
         parameters, rest = _state(request)
         sizes = f"parameters {parameters / 2**20:,.0f} MiB, {_rest_of_state(request)} {rest / 2**20:,.0f} MiB"
         lines.append(f"  of it           {sizes}")
+    return lines if request.step in ("score", "decode") else [*lines, *_speed(request, outcome)]
+
+
+def _speed(request: Request, outcome: Compiled) -> Iterator[str]:
+    one, roofline, flops = slice_of(request.slice), roofline_of(request, outcome), flops_of(request)
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
-    lines.append(f"  FLOPs a step    {counts}, of which the program holds {roofline.found_share:.1%}")
-    lines += _collectives(request, outcome)
-    lines += [f"  fault           {fault}" for fault in faults(request, outcome)]
-    lines.append(
+    yield f"  FLOPs a step    {counts}, of which the program holds {roofline.found_share:.1%}"
+    yield from _collectives(request, outcome)
+    yield from (f"  fault           {fault}" for fault in faults(request, outcome))
+    yield (
         f"  roofline        {roofline.step_seconds:.3f} s a step: products {roofline.products_seconds:.3f}, weights "
         f"{roofline.weights_seconds:.3f} beside them, optimiser {roofline.optimizer_seconds:.3f}, exposed collectives "
         f"{roofline.exposed_seconds:.3f} ({roofline.exposed_share:.1%})"
     )
     speed = f"{roofline.tokens_per_second:,.0f} tokens/s"
     if request.step == "train":
+        num_chips = one.num_chips * request.num_slices
+        peak = num_chips * one.generation.peak_flops(request.compute_dtype) * roofline.step_seconds
         speed += f", at most {flops.causal / peak:.1%} MFU (causal), {flops.full / peak:.1%} (full)"
-    lines.append(f"{'':<18}{speed}")
-    return lines
+    yield f"{'':<18}{speed}"
 
 
 def _state(train: Request) -> tuple[float, float]:
@@ -246,83 +164,76 @@ def _rest_of_state(train: Request) -> str:
     return "moments" + ("" if not number else " and average" if number == 1 else f" and {number} averages")
 
 
-def _while_training(request: Request, outcome: Outcome, requests: Mapping[str, Programs]) -> Iterator[str]:
-    """Yield the memory of an evaluation step beside the rest of the state of the phases that run it in training."""
+def _while_training(request: Request, outcome: Outcome, programs: Programs) -> Iterator[str]:
+    """Yield the memory of a validation beside the rest of the state of the phases that run it in training."""
     limit = slice_of(request.slice).generation.hbm_in_bytes
     phases: dict[Request, list[str]] = {}
-    for name, programs in requests.items():
-        if programs.validation == request:
-            phases.setdefault(programs.train, []).append(name)
+    for name, its in programs.items():
+        if its.get("validation") == request:
+            phases.setdefault(its["train"], []).append(name)
     for train, names in phases.items():
-        fits = isinstance(outcome, Compiled)
-        if isinstance(outcome, Compiled):
-            total = outcome.peak_memory_in_bytes + _state(train)[1]
-            fits = total <= limit
+        total = None if isinstance(outcome, DoesNotFit) else outcome.peak_memory_in_bytes + _state(train)[1]
+        if total is not None:
             memory = f"{total / GIB:.2f} GiB with {_rest_of_state(train)}, of {limit / GIB:.2f} ({total / limit:.0%})"
             yield f"  while it trains {memory}: {', '.join(names)}"
-        if not fits:
-            typed = " ".join(setting(name, "validate_every_steps", 0) for name in names)
+        if total is None or total > limit:
+            typed = settings("validate_every_steps", [(name, 0) for name in names])
             yield f"  while it trains it does not fit; {typed} measures held-out text in steps of their own"
 
 
-def _collectives(request: Request, compiled: Compiled) -> list[str]:
+def _collectives(request: Request, compiled: Compiled) -> Iterator[str]:
     groups: dict[tuple[str, str, str], list] = {}
     for item in compiled.collectives:
         groups.setdefault((item.kind, item.dtype, "+".join(item.axes) or "none"), []).append(item)
-    ordered = sorted(groups.items(), key=lambda pair: -wire_bytes(pair[1]))
-    lines: list[str] = []
-    for (kind, dtype, axes), items in ordered:
-        if wire_bytes(items) < 2**20:
+    title = "collectives"
+    for (kind, dtype, axes), items in sorted(groups.items(), key=lambda pair: -wire_bytes(pair[1])):
+        total, hidden = wire_bytes(items), [item for item in items if item.is_hidden]
+        if total < 2**20:
             continue
-        counts = Counter(hidden for item in items for hidden in [item.is_hidden] * item.times)
-        hidden = wire_bytes(item for item in items if item.is_hidden)
-        total = wire_bytes(items)
         exposed = sum(exposed_seconds_of(item, request) for item in items)
-        lines.append(
-            f"  {'' if lines else 'collectives':<15} {kind:<18} {dtype:<5} {axes:<8} {total / 2**20:>9,.0f} MiB in "
-            f"{sum(counts.values()):>5,}, hidden {counts[True]:>5,} ({hidden / total:.0%} of the bytes), "
-            f"exposed {exposed:.3f} s"
+        yield (
+            f"  {title:<15} {kind:<18} {dtype:<5} {axes:<8} {total / 2**20:>9,.0f} MiB in "
+            f"{sum(item.times for item in items):>5,}, hidden {sum(item.times for item in hidden):>5,} "
+            f"({wire_bytes(hidden) / total:.0%} of the bytes), exposed {exposed:.3f} s"
         )
-    return lines
+        title = ""
 
 
 def _kernels(request: Request) -> str:
-    text = f"attention {request.attention_kernel}, loss {request.loss_kernel}"
+    text = f"attention {request.attention_kernel}"
+    if request.step in ("train", "eval"):
+        text += f", loss {request.loss_kernel}"
     if request.step == "train":
-        parts = request.num_microbatches
         text += "" if request.scatter_kernel == "xla" else f", scatter {request.scatter_kernel}"
-        text += f"; remat {request.remat}; {parts} micro-batch{'es' if parts > 1 else ''}"
+        text += f"; remat {request.remat}; micro-batches: {request.num_microbatches}"
     return f"  kernels         {text}"
 
 
-def _cure(
-    request: Request,
-    users: Sequence[str],
-    kept: Sequence[str],
-    phases: Mapping[str, Step],
-    evaluations: Mapping[str, Step],
-) -> str:
-    """Try one change after the other to make it fit; return a line with the options to type."""
-    can_be_typed = request.step == "train" or all(name in evaluations for name in users)
-    for cure in cures(request) if can_be_typed else ():
-        outcome = _with_progress(cure.request, f"with {cure.field}={cure.value}")
+def _cure(request: Request, users: Sequence[str], phases: Mapping[str, Step]) -> str:
+    """Try one change after the other to make a training step fit; return the options to type.
+
+    Phases that inherit the field get it from the phase that they are based on.
+    """
+    if request.step != "train":
+        own = "a smaller windows_per_batch or replica_parallel, or " if request.step == "eval" else ""
+        return f"{own}more chips"
+    for field, changed in cures(request):
+        value = getattr(changed, field)
+        outcome = _with_progress(changed, f"with {field}={value}")
         if isinstance(outcome, Compiled):
-            if request.step == "train":
-                typed = options(cure, users, kept, phases)
-            else:
-                typed = " ".join(setting(evaluations[name].name, cure.field, cure.value) for name in users)
-            return f"  fits with       {typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
-    return "  fits with       no change that was tried; use more chips"
+            bases = {name: phases[name].base for name in users if field not in phases[name].changes}
+            inherit = [name for name, base in bases.items() if base is not None and base.name in users]
+            typed = settings(field, [(name, value) for name in users if name not in inherit])
+            return f"{typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
+    return "no change that was tried; use more chips"
 
 
-def _phases(
-    phases: Mapping[str, Step], requests: Mapping[str, Programs], outcomes: Mapping[Request, Outcome]
-) -> list[str]:
+def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[Request, Outcome]) -> list[str]:
     rows = [["phase", "chips", "tokens", "memory", "s/step", "tokens/s", "exposed", "days", "chip-hours"]]
-    legs, own = legs_in(phases), own_steps(phases, requests)
+    legs, own = legs_in(phases), own_steps(phases, programs)
     total_days, total_hours, whose = 0.0, 0.0, "all"
-    for name, programs in requests.items():
-        leg, request, outcome = legs[name], programs.train, outcomes[programs.train]
+    for name, its in programs.items():
+        leg, request, outcome = legs[name], its["train"], outcomes[its["train"]]
         chips = slice_of(request.slice).num_chips * request.num_slices
         size = [name, f"{chips:,}", in_short(leg.end_tokens - leg.begin_tokens)]
         if isinstance(outcome, DoesNotFit):
@@ -338,7 +249,7 @@ def _phases(
         rows.append([*size, f"{outcome.peak_memory_in_bytes / GIB:.2f} GiB", *speed, *time])
     rows.append([whose, *[""] * 6, f"{total_days:.1f}", f"{total_hours:,.0f}"])
     shared = "Updates that several names share, as stops of one run, count once in the last line."
-    return [*aligned(rows), *([shared] if any(own[name] < legs[name].steps for name in requests) else [])]
+    return [*aligned(rows), *([shared] if any(own[name] < legs[name].steps for name in programs) else [])]
 
 
 def _slices(request: Request) -> str:

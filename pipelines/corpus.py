@@ -45,31 +45,29 @@ class Corpus:
 
 def laptop_corpus(scale: Scale) -> Corpus:
     """Return real text that any Python environment holds or a package index serves, by role."""
-    return _trained_corpus(laptop_sources(), scale)
+    return _corpus(laptop_sources(), scale)
 
 
 def corpus_of(folder: str, scale: Scale) -> Corpus:
     """Return a user's JSON lines, each file a source whose name gives its role."""
-    return dataclasses.replace(_trained_corpus(corpus_sources(folder), scale), is_own=True)
+    return dataclasses.replace(_corpus(corpus_sources(folder), scale), is_own=True)
 
 
 def eight_b_corpus(scale: Scale) -> Corpus:
     """Return the recipe's data sets by its names, under the Llama-3 tokenizer."""
-    items = evaluation_items_step()
-    documents = clean_documents(eight_b_sources().values(), items)
     tokenizer = input_tokenizer("tokenizer", InputTokenizerConfig(tokenizer=LLAMA3_TOKENIZER))
-    caches = recipe.token_caches(documents, tokenizer, validation_share=scale.validation_share)
-    return Corpus(tokenizer, items, documents, caches, dict)
+    return dataclasses.replace(_corpus(eight_b_sources(), scale, tokenizer), weights=dict)
 
 
-def _trained_corpus(sources: Mapping[str, Source], scale: Scale) -> Corpus:
-    """Return a corpus under a tokenizer trained on it."""
+def _corpus(sources: Mapping[str, Source], scale: Scale, tokenizer: Step | None = None) -> Corpus:
+    """Return a corpus under the tokenizer, or one that is trained on it."""
     items = evaluation_items_step()
     documents = clean_documents(sources.values(), items)
     labels = {source.identity: source.name for source in sources.values() if source.identity != source.name}
-    vocab_size, bytes_per_source = scale.model.vocab_size, scale.tokenizer_bytes_per_source
-    tokenizer = recipe.tokenizer(documents, vocab_size=vocab_size, bytes_per_source=bytes_per_source)
     sizes = {source.identity: (source.role, source.size_in_bytes) for source in sources.values()}
+    if tokenizer is None:
+        size = {"vocab_size": scale.model.vocab_size, "bytes_per_source": scale.tokenizer_bytes_per_source}
+        tokenizer = recipe.tokenizer(documents, **size)
     caches = recipe.token_caches(documents, tokenizer, validation_share=scale.validation_share, labels=labels)
     return Corpus(tokenizer, items, documents, caches, lambda weights: weights_by_source(weights, sizes), labels)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from pipelines.source import Source, by_name
 from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable
-from steps.fetch import UNPINNED, Fetch, HuggingFaceDataset, UrlIndex
+from steps.fetch import UNPINNED, HuggingFaceDataset, UrlIndex
 from steps.input_tokenizer import HubTokenizer
 
 # The recipe's tokenizer (meta-llama/Meta-Llama-3.1-8B is gated). The revision is believed to be the repository's first
@@ -83,7 +83,7 @@ def _hub(row: tuple[Any, ...]) -> Source:
     size = BYTES_PER_TOKEN * (tokens or 0)
     fetch = HuggingFaceDataset(repo=repo, revision=revision, files=(pattern,), expected_bytes=size)
     format_ = OTHER_FORMATS.get(name, ParquetTable() if pattern.endswith(".parquet") else JsonLines())
-    return _published(name, role, fetch, format_, size, f"{repo}, {pattern}", licence, tokens)
+    return _published(name, role, fetch, format_, f"{repo}, {pattern}", licence, tokens)
 
 
 def _nemotron(row: tuple[str, str, float]) -> Source:
@@ -91,35 +91,26 @@ def _nemotron(row: tuple[str, str, float]) -> Source:
     size = gigabytes * (1 << 30)
     fetch = UrlIndex(index=NEMOTRON_LIST, index_sha256=None, base=COMMON_CRAWL, files=(pattern,), expected_bytes=size)
     format_ = JsonLines(id_field="warc_record_id")
-    return _published(name, "web", fetch, format_, size, f"Nemotron-CC, {pattern}", "Common Crawl's terms of use", None)
+    return _published(name, "web", fetch, format_, f"Nemotron-CC, {pattern}", "Common Crawl's terms of use")
 
 
 def _dolma(row: tuple[str, str, str, float]) -> Source:
     name, role, pattern, tokens = row
     size = BYTES_PER_TOKEN * tokens
     fetch = UrlIndex(index=DOLMA_LIST, index_sha256=None, base=DOLMA_FILES, files=(pattern,), expected_bytes=size)
-    return _published(name, role, fetch, JsonLines(), size, f"Dolma 1.7, {pattern}", ODC_BY, tokens)
+    return _published(name, role, fetch, JsonLines(), f"Dolma 1.7, {pattern}", ODC_BY, tokens)
 
 
 def _published(
     name: str,
     role: str,
-    fetch: Fetch,
+    fetch: HuggingFaceDataset | UrlIndex,
     format_: Format,
-    size: float,
     description: str,
     licence: str,
-    tokens: float | None,
+    num_tokens: float | None = None,
 ) -> Source:
     """Return a source without cleaning: the recipe trained on it as published, so contamination is only reported."""
-    return Source(
-        name=name,
-        role=role,
-        description=description,
-        licence=licence,
-        fetch=fetch,
-        formats=(format_,),
-        size_in_bytes=size,
-        decontamination="report",
-        num_tokens=tokens,
-    )
+    names = {"name": name, "role": role, "description": description, "licence": licence}
+    size = {"size_in_bytes": fetch.expected_bytes, "num_tokens": num_tokens}
+    return Source(**names, **size, fetch=fetch, formats=(format_,), decontamination="report")

@@ -9,8 +9,8 @@ from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
+from pipelines.finished import tokenizer_of
 from pipelines.output import check_writable, write_page
-from pipelines.phase_tokenizer import tokenizer_of
 from pipelines.phases import fork_names, legs_in, main_line_first, phases_by_digest, phases_in, wanted_phases
 from runtime.optim.ema import HOT
 from steps.ema_eval import EmaEvalConfig

@@ -1,4 +1,4 @@
-"""Lint rules of phases: skipped data, learning rates and validations that end elsewhere than their phase, odd models.
+"""Lint rules of phases: learning rates that end elsewhere than their phase, odd models.
 
 Schedules count absolute steps: in a phase that starts elsewhere than planned, the rate then stays constant, or a decay
 is cut short. Each limit of models passes published models that trained well, and catches the run that did not
@@ -21,8 +21,6 @@ from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.recipe import rate
 from steps.phase_timeline import RunPhase
 
-MEASUREMENTS = 10
-"""Measurements of a phase with the proposed `validate_every_steps`."""
 SIZE_IN_A_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 """`tr8-104B`, `llama-3.2-1b`, `125m`."""
 SIZE_TOLERANCE = 0.3
@@ -49,18 +47,8 @@ def lint(graph: Graph) -> dict[str, list[LintWarning]]:
 
 def lint_on(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return the lint warnings about phases, by phase; phases without a warning have no entry."""
-    rules = (lint_data, lint_model, lint_rate, lint_validation)
+    rules = (lint_model, lint_rate)
     return {name: found for name, leg in legs.items() if (found := [w for rule in rules for w in rule(leg, legs)])}
-
-
-def lint_data(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
-    """Warn where a phase skips batches."""
-    if leg.settings.skip_batches:
-        yield LintWarning(
-            f"skip_batches is {leg.settings.skip_batches:,}: the phase skips {in_short(leg.skipped_tokens)} tokens of "
-            "its data at its start; they count as read and make no training step",
-            {"skip_batches": "0"},
-        )
 
 
 def lint_rate(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
@@ -106,32 +94,6 @@ def _continues_schedule(leg: RunPhase, legs: Mapping[str, RunPhase]) -> bool:
     return leg.parent is not None and legs[leg.parent].settings.learning_rate == leg.settings.learning_rate
 
 
-def lint_validation(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
-    """Warn where held-out text is measured at both ends of a phase, and never between.
-
-    One value for all phases is often too large for a short one: a phase that inherits the value of an earlier phase,
-    which is measured on its way, gets no warning.
-    """
-    every, parent = leg.settings.validate_every_steps, leg.parent
-    if leg.steps <= 1 or not _is_never_due(leg):
-        return
-    while parent is not None and legs[parent].settings.validate_every_steps == every:
-        if not _is_never_due(legs[parent]):
-            return
-        parent = legs[parent].parent
-    yield LintWarning(
-        f"validate_every_steps is {every:,}, and the phase goes from step {leg.begin_step:,} to "
-        f"{leg.settings.until_step:,}, so held-out text is measured only at both ends",
-        {"validate_every_steps": str(max(leg.steps // MEASUREMENTS, 1))},
-    )
-
-
-def _is_never_due(leg: RunPhase) -> bool:
-    every = leg.settings.validate_every_steps
-    has_multiple = every > 0 and (leg.settings.until_step - 1) // every > leg.begin_step // every
-    return every > leg.steps and not has_multiple
-
-
 def lint_model(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     """Yield the warnings about a phase."""
     model = leg.settings.model
@@ -157,13 +119,8 @@ def _of_name(leg: RunPhase, model: LlamaConfig) -> Iterator[LintWarning]:
     if any(abs(number - named) <= SIZE_TOLERANCE * named for number in meant):
         return
     text = f"its name has {found[0]}, and its model has {in_short(model.num_parameters)} parameters"
-    missing = (named - model.num_parameters) / (3 * model.num_hidden_layers * model.hidden_size)
-    intermediate_size = _rounded(model.intermediate_size + missing)
-    if LEAST_MLP_RATIO <= intermediate_size / model.hidden_size <= MOST_MLP_RATIO:
-        yield LintWarning(text, {"model.intermediate_size": str(intermediate_size)})
-    else:
-        num_layers = max(round(model.num_hidden_layers * named / model.num_parameters), 1)
-        yield LintWarning(text, {"model.num_hidden_layers": str(num_layers)})
+    num_layers = max(round(model.num_hidden_layers * named / model.num_parameters), 1)
+    yield LintWarning(text, {"model.num_hidden_layers": str(num_layers)})
 
 
 def _of_shape(model: LlamaConfig) -> Iterator[LintWarning]:

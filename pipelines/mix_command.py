@@ -11,6 +11,7 @@ from marin_dag.quantities import in_short
 from pipelines.output import aligned, check_writable, write_page
 from pipelines.phases import fork_names, legs_in, main_line_of, phase_before, phases_in, wanted_phases
 from runtime.data.consumption import Consumption, PhaseSpan, consumption
+from runtime.same_fields import filled_from
 from runtime.training.restore import RESTORES_POSITION
 
 Estimate = Callable[[Any], Mapping[str, float]]
@@ -30,7 +31,7 @@ class Mix:
     found: Consumption
 
 
-def command(estimate: Estimate = lambda arguments: {}) -> Command:
+def command(estimate: Estimate) -> Command:
     """Return the command of a pipeline whose sources have these sizes before they are tokenized."""
 
     def run(session: Session) -> int:
@@ -63,11 +64,8 @@ def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, fl
         ends.insert(0, phases[0].config.begin_step)
         phases.insert(0, start.step)
     begins = [phases[0].config.begin_step, *ends[:-1]]
-    shared = ("global_batch_size", "sequence_length", "mixture", "mixing", "skip_batches")
     spans = [
-        PhaseSpan(
-            name=step.name, start_step=begin, until_step=end, **{field: getattr(step.config, field) for field in shared}
-        )
+        filled_from(step.config, PhaseSpan, name=step.name, start_step=begin, until_step=end)
         for step, begin, end in zip(phases, begins, ends, strict=True)
     ]
     labels, num_tokens, estimated = {}, {}, set()

@@ -6,11 +6,6 @@ Each `DIR/*.jsonl.gz` is a source. The written mixture is the recipe's last one 
 sources. docs/explanation/online-mixing.md has the results of one run.
 """
 
-if __name__ == "__main__":  # before the other imports, which take half a second
-    from marin_dag.run.interrupts import install_interrupt_handler
-
-    install_interrupt_handler()
-
 import argparse
 import sys
 from collections.abc import Sequence

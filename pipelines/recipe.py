@@ -41,6 +41,7 @@ from pipelines.headline import headline
 from pipelines.lint import lint
 from pipelines.milestone_evaluations import evaluate_every
 from pipelines.reporting import report_on
+from pipelines.source import filtered_documents
 from pipelines.stalls_command import write_stalls
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.suites import TaskSpec
@@ -52,11 +53,8 @@ from runtime.optim.schedule import Constant, Cosine, Cycles, Linear, Rewarm, Wsd
 from runtime.optim.skip_rule import SkipRule
 from runtime.text.extraction.formats import Format, HtmlPages, JsonLines, ParquetTable, WebArchive
 from runtime.text.filter_rules import Length, Rule
-from steps.download import DownloadConfig, download
 from steps.ema_eval import EmaEvalConfig, ema_eval
-from steps.extract import ExtractConfig, extract
 from steps.fetch import Fetch, files_in
-from steps.filter import FilterConfig, filter_documents
 from steps.hf_export import HfExportConfig, hf_export
 from steps.joined_scores import JoinedScoresConfig, joined_scores
 from steps.phase_config import TrainPhaseConfig
@@ -76,22 +74,17 @@ ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8
 """Settings of the optimizer that `phase` takes unless it is given others."""
 VALIDATION_ITEMS = 500
 """Items of each task that a phase measures while it trains."""
+Tasks = Sequence[str | TaskSpec | Sequence[TaskSpec]]
+"""Names of lm-eval's tasks, such as "piqa"; specs; or suites, such as `LAPTOP_TASKS`."""
 FOLLOW = {train_phase: (ema_eval, sample)}
 """Steps that a fork on the command line repeats: it is evaluated, and writes texts, like its base."""
-COMMANDS = (
-    timeline_command.COMMAND,
-    stalls_command.COMMAND,
-    checkpoints_command.COMMAND,
-    rollback_command.COMMAND,
-    runs_command.COMMAND,
-    curves_command.COMMAND,
-    scores_command.COMMAND,
-    heat_map_command.COMMAND,
-    batch_command.COMMAND,
-    documents_command.COMMAND,
-    sample_command.COMMAND,
-    tasks_command.COMMAND,
-)
+COMMANDS = tuple(
+    module.COMMAND
+    for module in (
+        timeline_command, stalls_command, checkpoints_command, rollback_command, runs_command, curves_command,
+        scores_command, heat_map_command, batch_command, documents_command, sample_command, tasks_command,
+    )
+)  # fmt: skip
 """Commands of every recipe that trains; `main` adds `mix`."""
 
 
@@ -107,11 +100,7 @@ def documents(name: str, fetch: str | Fetch, format_: Format | None = None, *, r
     if isinstance(fetch, str) and not fetch.startswith("hf://"):
         folder, _, pattern = fetch.rpartition("/")
         fetch = files_in(folder or ".", pattern)
-    fetched = download(f"download/{name}", DownloadConfig(fetch=fetch))
-    found: Step[Any] = extract(f"extract/{name}", ExtractConfig(download=fetched, formats=(format_ or JsonLines(),)))
-    if rules:
-        found = filter_documents(f"filter/{name}", FilterConfig(documents=found, rules=tuple(rules)))
-    return found
+    return filtered_documents(name, fetch, (format_ or JsonLines(),), tuple(rules))
 
 
 def tokenizer(documents: Mapping[str, Step[Any]], *, vocab_size: int, bytes_per_source: int = 2 << 20) -> Step[Any]:
@@ -211,7 +200,7 @@ def export(
 
 def score(
     export: Step[Any],
-    tasks: Sequence[str | TaskSpec | Sequence[TaskSpec]],
+    tasks: Tasks,
     *,
     num_fewshot: int | None = None,
     items: Step[Any] | None = None,
@@ -220,11 +209,9 @@ def score(
 ) -> Step[Any]:
     """Return the step with an export's scores on tasks of lm-eval; the items come with a package of 86 MB.
 
-    Each entry of `tasks` is scored by its own step, so that another entry reruns none.
-
     Args:
         export: an `hf_export` step.
-        tasks: names of lm-eval's tasks, such as "piqa"; specs; or suites, such as `LAPTOP_TASKS`.
+        tasks: each is scored by its own step, so that another one reruns none.
         num_fewshot: worked examples in each prompt of a task that is given by its name.
         items: step with the items of tasks without their own rows.
         resources: the machine of each scoring step.
@@ -235,8 +222,7 @@ def score(
     parts = scoring.scoring_parts(name, export, suites, items=items, resources=resources, **fields)
     if len(parts) == 1:
         return next(iter(parts.values()))
-    config = JoinedScoresConfig(export=export, parts=parts, order=tuple(parts))
-    return joined_scores(name, config)
+    return joined_scores(name, JoinedScoresConfig(export=export, parts=parts, order=tuple(parts)))
 
 
 def write_after(
@@ -267,7 +253,7 @@ def write_after(
 
 
 def validation_tasks(
-    tasks: Sequence[str | TaskSpec | Sequence[TaskSpec]],
+    tasks: Tasks,
     tokenizer: Step[Any],
     *,
     num_fewshot: int | None = None,
@@ -278,17 +264,15 @@ def validation_tasks(
     """Return the right answers of tasks with choices, as a phase measures them: `phase(validation_tasks=...)`.
 
     Args:
-        tasks: as those of `score`.
+        tasks: and `num_fewshot`, `items` as those of `score`.
         tokenizer: that of the phase.
-        num_fewshot: worked examples in each prompt of a task that is given by its name.
-        items: step with the items of tasks without their own rows.
         limit: number of items of each task, from the first; None takes all.
         name: name of the steps.
     """
     return scoring.answer_steps(name, _suites(tasks, num_fewshot), tokenizer, items=items, limit=limit)
 
 
-def _suites(tasks: Sequence[str | TaskSpec | Sequence[TaskSpec]], num_fewshot: int | None) -> list[Sequence[TaskSpec]]:
+def _suites(tasks: Tasks, num_fewshot: int | None) -> list[Sequence[TaskSpec]]:
     return [
         [TaskSpec(entry, num_fewshot)] if isinstance(entry, str) else [entry] if isinstance(entry, TaskSpec) else entry
         for entry in tasks
@@ -297,12 +281,8 @@ def _suites(tasks: Sequence[str | TaskSpec | Sequence[TaskSpec]], num_fewshot: i
 
 def report(title: str, results: Iterable[Step[Any]], *, command: str = "python RECIPE.py") -> Step[Any]:
     """Return one page on evaluations, exports and scores, and on every phase and source that they come from."""
-    return report_on(
-        results,
-        title=title,
-        introduction="Every phase of the recipe: its data, its settings, its losses and its results.",
-        command=command,
-    )
+    introduction = "Every phase of the recipe: its data, its settings, its losses and its results."
+    return report_on(results, title=title, introduction=introduction, command=command)
 
 
 def main(
@@ -328,7 +308,7 @@ def main(
         The exit code.
     """
     defaults: dict[str, Any] = {
-        "commands": (*COMMANDS, mix_command.command(source_tokens) if source_tokens else mix_command.command()),
+        "commands": (*COMMANDS, mix_command.command(source_tokens or (lambda arguments: {}))),
         "summary": headline,
         "follow": FOLLOW,
         "with_forks": fork_report,

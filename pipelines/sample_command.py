@@ -13,9 +13,8 @@ from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
-from pipelines.finished import finished
+from pipelines.finished import PhaseTokenizer, finished, read_tokenizer, tokenizer_of
 from pipelines.output import positive
-from pipelines.phase_tokenizer import PhaseTokenizer, read_tokenizer, tokenizer_of
 from pipelines.saved_curves import SavedState, saved_states
 from runtime.optim.ema import HOT
 from runtime.report.markup import printable
@@ -32,6 +31,15 @@ KINDS = (TrainPhaseConfig, HfExportConfig, HfImportConfig)
 
 
 def _sample(session: Session) -> int:
+    from runtime.training.checkpoint_reader import CheckpointError
+
+    try:
+        return _write_texts(session)
+    except (ValueError, CheckpointError) as error:
+        raise UserError(f"sample: {error}") from error
+
+
+def _write_texts(session: Session) -> int:
     parsed = session.parsed
     prompts = _prompts(parsed)
     sampling = _sampling(parsed)
@@ -50,15 +58,8 @@ def _sample(session: Session) -> int:
 
     if not parsed.json:
         print(f"{name}:", file=sys.stderr)
-    try:
-        texts = writer.write(
-            prompts,
-            max_new_tokens=parsed.tokens,
-            sampling=sampling,
-            on_text=show if not parsed.json else lambda number, text: None,
-        )
-    except ValueError as error:
-        raise UserError(f"sample: {error}") from error
+    on_text = (lambda number, text: None) if parsed.json else show
+    texts = writer.write(prompts, max_new_tokens=parsed.tokens, sampling=sampling, on_text=on_text)
     if parsed.json:
         found = [each._asdict() for each in texts]
         print(json.dumps({"model": name, "texts": found}, ensure_ascii=False, indent=1))
@@ -91,7 +92,7 @@ def _template(session: Session) -> "ChatTemplate":
     step = session.graph().step(session.step.partition("@")[0])
     files = {}
     if file:
-        files[CONFIG if file.endswith(".json") else FILE] = _read("--chat-template", file)
+        files = {CONFIG if file.endswith(".json") else FILE: _read("--chat-template", file)}
     elif (imported := _import_of(step)) is not None:
         record = finished(session.store, imported.config.download.step, "sample")
         paths = {each["name"]: each["path"] for each in record.result["files"]}
@@ -130,11 +131,7 @@ def _sampling(parsed: argparse.Namespace) -> Any:
             option = given[0].replace("_", "-")
             raise UserError(f"--{option}: has no effect without a temperature; add --temperature 0.8.")
         return None
-    try:
-        top_p = 1.0 if parsed.top_p is None else parsed.top_p
-        return Sampling(parsed.temperature, top_p=top_p, seed=parsed.seed or 0)
-    except ValueError as error:
-        raise UserError(f"sample: {error}") from error
+    return Sampling(parsed.temperature, top_p=1.0 if parsed.top_p is None else parsed.top_p, seed=parsed.seed or 0)
 
 
 def _writer(session: Session) -> "tuple[str, Writer]":
@@ -180,17 +177,13 @@ def _trained(checkpoint: str, tokenizer: PhaseTokenizer, weights: str) -> "Write
     from runtime.evaluation.writing import writer_of_checkpoint
     from runtime.interop.huggingface import SpecialTokens
     from runtime.training.checkpoint import read_metadata
-    from runtime.training.checkpoint_reader import CheckpointError
 
     result = tokenizer.result
     special_tokens = SpecialTokens(result.eos_token_id, result.bos_token_id)
-    try:
-        known = [HOT, *read_metadata(checkpoint).get("averages", ())]
-        if weights not in known:
-            raise UserError(f"--weights {weights}: the checkpoint has {', '.join(known)}.{nearest(weights, known)}")
-        return writer_of_checkpoint(checkpoint, weights, tokenizer.tokenizer, special_tokens)
-    except CheckpointError as error:
-        raise UserError(f"sample: {error}") from error
+    known = [HOT, *read_metadata(checkpoint).get("averages", ())]
+    if weights not in known:
+        raise UserError(f"--weights {weights}: the checkpoint has {', '.join(known)}.{nearest(weights, known)}")
+    return writer_of_checkpoint(checkpoint, weights, tokenizer.tokenizer, special_tokens)
 
 
 def _exported(store: Store, export: Step[HfExportConfig], weights: str | None) -> "Writer":

@@ -98,19 +98,25 @@ HOWTO_RULES: tuple[Rule, ...] = (*DEGENERATE, Length(min_words=25, max_words=100
 TESTS = ("*/tests/*", "*/test_*.py", "*/conftest.py")
 
 
+def filtered_documents(
+    name: str, fetch: Any, formats: tuple[Format, ...], rules: tuple[Rule, ...], *, origin: str = ""
+) -> Step[Any]:
+    """Chain download, extract and, with rules, filter."""
+    fetched = download(f"download/{name}", DownloadConfig(fetch=fetch))
+    found: Step[Any] = extract(f"extract/{name}", ExtractConfig(download=fetched, formats=formats, origin=origin))
+    if rules:
+        found = filter_documents(f"filter/{name}", FilterConfig(documents=found, rules=rules))
+    return found
+
+
 def documents_of(
     source: Source, items: Step[EvaluationItemsResult], against: Sequence[Step[DedupResult]] = ()
 ) -> Step[DecontaminateResult]:
-    """Chain download, extract, filter, dedup and decontaminate, without the steps that the source does not ask for.
+    """Chain the steps of a source to clean documents, without those that it does not ask for.
 
     `against` are the deduplicated sources whose copy of a text stays before this one's.
     """
-    fetched = download(f"download/{source.name}", DownloadConfig(fetch=source.fetch))
-    documents: Step[Any] = extract(
-        f"extract/{source.name}", ExtractConfig(download=fetched, formats=source.formats, origin=source.origin)
-    )
-    if source.rules:
-        documents = filter_documents(f"filter/{source.name}", FilterConfig(documents=documents, rules=source.rules))
+    documents = filtered_documents(source.name, source.fetch, source.formats, source.rules, origin=source.origin)
     if source.minhash is not None:
         documents = dedup(
             f"dedup/{source.name}", DedupConfig(documents=documents, against=tuple(against), minhash=source.minhash)
@@ -139,5 +145,8 @@ def by_name(sources: Iterable[Source]) -> dict[str, Source]:
     for source in sources:
         if (other := found.setdefault(source.name, source)) is not source:
             files = ", ".join(sorted(each.origin or each.name for each in (other, source)))
-            raise ValueError(f"two sources have the name {source.name}: {files}. Rename one of them.")
+            raise ValueError(
+                f"two sources have the name {source.name}: {files}. Rename one of them; a name has ASCII letters and "
+                "digits, and hyphens for all else."
+            )
     return found

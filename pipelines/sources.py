@@ -11,7 +11,6 @@ from typing import Any
 from marin_dag.errors import UserError, listed
 from marin_dag.graph.overrides import Overrides, active
 from marin_dag.graph.step import Step
-from marin_dag.store.store import StoreError
 from pipelines.source import (
     CODE_RULES,
     DEGENERATE,
@@ -102,15 +101,8 @@ def corpus_sources(folder: str) -> dict[str, Source]:
     """Return one source for each JSON-lines file of a folder; the file's name gives its name and role."""
     if not folder:
         raise UserError("--corpus is empty. Name the folder with your texts, or gs://bucket/folder.")
-    try:
-        found = files_in(folder, *OWN_FILES)
-    except StoreError:
-        raise
-    except UserError:
-        with contextlib.suppress(UserError):  # if the folder is missing or empty, the first error says it all
-            _check_all_are_read(folder)
-        raise
-    _check_all_are_read(folder)
+    check_all_are_read(folder, OWN_FILES, "a source is a file of JSON lines directly in the folder", "train on")
+    found = files_in(folder, *OWN_FILES)
     sources = []
     for file in found.files:
         if not file.size_in_bytes:
@@ -134,7 +126,13 @@ def corpus_sources(folder: str) -> dict[str, Source]:
                 size_in_bytes=file.size_in_bytes,
             )
         )
-    _check_distinct(folder, sources)
+    by_content: dict[str, Source] = {}
+    for source in sources:
+        if (other := by_content.setdefault(source.identity.rsplit("_", 1)[-1], source)) is not source:
+            raise ValueError(
+                f"{folder}: {other.origin} and {source.origin} have the same content, which would be read twice as "
+                "often as the mixture says. Take one of them out of the folder."
+            )
     return by_name(sources)
 
 
@@ -151,41 +149,27 @@ def _label(folder: str, file: str, stem: str) -> str:
     return label
 
 
-def _check_all_are_read(folder: str) -> None:
-    """Raise ValueError for files of a folder that would not be read."""
+def check_all_are_read(folder: str, patterns: Sequence[str], reads: str, purpose: str, *, nested: bool = False) -> None:
+    """Raise ValueError for files of a folder that no pattern reads, except companions such as a README.
+
+    `reads` says in the message what is read, and `purpose` what for. With `nested`, files of folders below it are read.
+    """
 
     def is_known(name: str) -> bool:
-        return "/" not in name and any(fnmatch.fnmatch(name, pattern) for pattern in (*OWN_FILES, *COMPANIONS))
+        known = any(fnmatch.fnmatch(name.rpartition("/")[2], pattern) for pattern in (*patterns, *COMPANIONS))
+        return known and (nested or "/" not in name)
 
-    others = [name for name in names_in(folder, "**") if not is_known(name)]
+    others: list[str] = []
+    with contextlib.suppress(UserError):  # a missing or empty folder, which `files_in` reports with the patterns
+        others = [name for name in names_in(folder, "**") if not is_known(name)]
     if others:
-        same = [name for name in others if OTHER_ENDING.search(name) and "/" not in name]
+        same = [name for name in others if OTHER_ENDING.search(name) and not nested and "/" not in name]
         renamed = [OTHER_ENDING.sub(lambda found: f".jsonl{found[1].lower()}", name) for name in same]
         cure = f"Rename {same[0]} to {renamed[0]}: the format is the same. " if same else ""
         raise ValueError(
-            f"{folder}: {listed(others, MAX_NAMED)} would not be read: a source is a file of JSON lines "
-            f"({', '.join(OWN_FILES)}) directly in the folder. {cure}Convert files to train on, and take the others "
-            "out of the folder."
+            f"{folder}: {listed(others, MAX_NAMED)} would not be read: {reads} ({', '.join(patterns)}). {cure}Unpack "
+            f"or convert files to {purpose}, and take the others out of the folder."
         )
-
-
-def _check_distinct(folder: str, sources: Sequence[Source]) -> None:
-    """Raise ValueError for two files with one content, or with one label."""
-    by_content: dict[str, Source] = {}
-    by_label: dict[str, Source] = {}
-    for source in sources:
-        other = by_content.setdefault(source.identity.rsplit("_", 1)[-1], source)
-        if other is not source:
-            raise ValueError(
-                f"{folder}: {other.origin} and {source.origin} have the same content, which would be read twice as "
-                "often as the mixture says. Take one of them out of the folder."
-            )
-        other = by_label.setdefault(source.name, source)
-        if other.origin.partition(".jsonl")[0] != source.origin.partition(".jsonl")[0]:
-            raise ValueError(
-                f"{folder}: {other.origin} and {source.origin} both give the label {source.name}: a label has ASCII "
-                "letters and digits, and hyphens for all else. Rename one of them."
-            )
 
 
 def evaluation_items_step() -> Step[EvaluationItemsResult]:

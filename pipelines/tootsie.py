@@ -62,18 +62,16 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
     """Return the recipe's targets for a corpus and a scale."""
     main_line = phases(scale, corpus)
     every = main_line | branches(scale, corpus, main_line)
+    dtype = scale.compute_dtype
     evaluations = recipe.evaluate(
-        [*every.values()],
-        caches=corpus.caches,
-        max_tokens_per_domain=scale.evaluation_tokens,
-        compute_dtype=scale.compute_dtype,
+        [*every.values()], caches=corpus.caches, max_tokens_per_domain=scale.evaluation_tokens, compute_dtype=dtype
     )
     texts = recipe.write_after(
         PROMPTS,
         [*main_line.values()],
         corpus.tokenizer,
         max_new_tokens=min(TEXT_TOKENS, scale.model.max_position_embeddings // 2),
-        compute_dtype=scale.compute_dtype,
+        compute_dtype=dtype,
         resources=scale.scoring_resources,
     )
     exports = [
@@ -81,7 +79,7 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
             main_line[name],
             corpus.tokenizer,
             weights="averaged",
-            dtype=scale.compute_dtype,
+            dtype=dtype,
             model_name=f"tootsie-{scale.name}-{name.replace('_', '-')}",
         )
         for name in EXPORTED
@@ -92,7 +90,7 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
             (scale.tasks,),
             items=corpus.evaluation_items,
             limit=scale.lm_eval_limit,
-            compute_dtype=scale.compute_dtype,
+            compute_dtype=dtype,
             resources=scale.scoring_resources,
         )
         for export in exports
@@ -263,9 +261,8 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
         until_step=ends.spoonbill_deeper,
         learning_rate=Linear(rate * 2.75e-5, rate * 2.75e-6, decay_steps=ends.spoonbill_deeper - ends.spoonbill),
     )
-    every = [cooldown_v2, dessert_bad, dessert, raccoon_soft, raccoon_softer]
-    every += [hypnotic, norms_half, norms, focused_fp32, focused_zloss, deeper]
-    return {branch.name: branch for branch in every}
+    every = [cooldown_v2, dessert_bad, dessert, raccoon_soft, raccoon_softer, hypnotic, norms_half, norms]
+    return {branch.name: branch for branch in [*every, focused_fp32, focused_zloss, deeper]}
 
 
 def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:

@@ -1,14 +1,15 @@
 """Trained batch: the rows of one training step and their documents, from the saved states of a phase."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
 from pipelines.finished import finished
+from pipelines.runs import finite
 from pipelines.saved_curves import SavedState, saved_states
 from runtime.training.restore import RESTORES_POSITION
 from steps.phase_config import TrainPhaseConfig
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from runtime.data.loader import LoadedBatch, Loader
     from runtime.data.order import RowLocations
     from runtime.data.sampler import DataPosition
+    from runtime.report.heat_map import HeatWindow
 
 
 class Row(NamedTuple):
@@ -35,6 +37,22 @@ class Row(NamedTuple):
     segment_ids: "np.ndarray"
     documents: Sequence[str | None]
     """Id of the document of each segment; None if unknown."""
+    texts: Sequence[str] = ()
+    """Text of each token."""
+    window: "HeatWindow | None" = None
+    """The predictions of the row; None without `--heat` and `--page`."""
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss in nats a token; None if unknown, or if the row has no targets."""
+        return None if self.window is None else finite(self.window.mean_loss)
+
+    def by_document(self) -> Iterator[dict[str, Any]]:
+        """Yield id, number of tokens and text of each document of the row."""
+        segments = self.segment_ids.tolist()
+        for segment, identifier in enumerate(self.documents):
+            texts = [text for text, of in zip(self.texts, segments, strict=True) if of == segment]
+            yield {"document": identifier, "tokens": len(texts), "text": "".join(texts)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,16 +84,10 @@ class TrainedBatch:
             starts = [int(self.locations.starts[index]) + begin for index, begin in zip(own, begins, strict=True)]
             ids = iter(self._documents(store, source, np.concatenate(starts)))
             found.update({index: [next(ids) for _ in begin] for index, begin in zip(own, begins, strict=True)})
+        epochs, batch = self.locations.data_epochs, self.batch
         return [
-            Row(
-                index,
-                self.sources[index],
-                int(self.locations.data_epochs[index]) + 1,
-                self.batch.tokens[index],
-                self.batch.segment_ids[index],
-                found[index],
-            )
-            for index in indices
+            Row(at, self.sources[at], int(epochs[at]) + 1, batch.tokens[at], batch.segment_ids[at], found[at])
+            for at in indices
         ]
 
     def _documents(self, store: Store, source: str, positions: "np.ndarray") -> list[str | None]:
@@ -97,6 +109,9 @@ def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int) -> Traine
         UserError: the phase does not train this step, an input is gone, or the batch depends on unsaved losses.
         CheckpointError: a saved state is damaged.
     """
+    from runtime.data.cache import TokenCache
+    from runtime.data.loader import Loader
+
     while (start := phase.predecessor) is not None and start.digest == phase.digest and step <= phase.config.begin_step:
         phase = start.step
     config = phase.config
@@ -108,9 +123,15 @@ def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int) -> Traine
         )
     states = saved_states(store, phase.digest)
     own = [state for state in states if state.step < step]
-    start_state = _start(store, config)
-    caches = _caches(store, config)
-    loader = _loader(config, caches)
+    start_state = None
+    if config.start is not None:
+        start_state = SavedState(config.begin_step, True, store.url(finished(store, config.start, "batch").output_path))
+    caches = {}
+    for name, cache in config.caches.items():
+        record = finished(store, cache, "batch")
+        caches[name] = TokenCache.open(store.url(f"{record.output_path}/{record.result['train']}"))
+    identities = {name: cache.digest for name, cache in config.caches.items()}
+    loader = Loader(caches, identities, config.mixture, config.sequence_length, config.seed, policy=config.mixing)
     later = next((state for state in states if state.step >= step), None)
     if later is not None:
         losses, found = _recorded(loader, later, step)
@@ -127,30 +148,6 @@ def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int) -> Traine
         batch=found[1],
         caches=caches,
     )
-
-
-def _start(store: Store, config: TrainPhaseConfig) -> SavedState | None:
-    """Return the state that a phase starts from; None for a phase from scratch."""
-    if config.start is None:
-        return None
-    return SavedState(config.begin_step, True, store.url(finished(store, config.start, "batch").output_path))
-
-
-def _caches(store: Store, config: TrainPhaseConfig) -> "dict[str, TokenCache]":
-    from runtime.data.cache import TokenCache
-
-    records = {name: finished(store, cache, "batch") for name, cache in config.caches.items()}
-    return {
-        name: TokenCache.open(store.url(f"{record.output_path}/{record.result['train']}"))
-        for name, record in records.items()
-    }
-
-
-def _loader(config: TrainPhaseConfig, caches: "Mapping[str, TokenCache]") -> "Loader":
-    from runtime.data.loader import Loader
-
-    identities = {name: cache.digest for name, cache in config.caches.items()}
-    return Loader(caches, identities, config.mixture, config.sequence_length, config.seed, policy=config.mixing)
 
 
 def _recorded(

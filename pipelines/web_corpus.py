@@ -8,24 +8,17 @@ Each of these is a step: the rules of language, Gopher, C4 and FineWeb, a traine
 evaluation sets. The report shows what each step dropped and why.
 """
 
-if __name__ == "__main__":  # before the other imports, which take half a second
-    from marin_dag.run.interrupts import install_interrupt_handler
-
-    install_interrupt_handler()
-
 import argparse
-import fnmatch
 import sys
 from collections.abc import Iterator, Sequence
 
 from marin_dag.cli.session import Finished
-from marin_dag.errors import UserError, listed
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from pipelines import recipe
 from pipelines.reporting import report_on
 from pipelines.source import DEGENERATE
-from pipelines.sources import COMPANIONS, MAX_NAMED, evaluation_items_step
+from pipelines.sources import check_all_are_read, evaluation_items_step
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Constant
@@ -47,7 +40,7 @@ from steps.download import DownloadConfig, download
 from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
 from steps.example_crawl import ExampleCrawlConfig, example_crawl
 from steps.extract import ExtractConfig, extract
-from steps.fetch import Files, files_in, installed_python, names_in
+from steps.fetch import files_in, installed_python
 from steps.filter import FilterConfig, filter_documents
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_quality_classifier import TrainQualityClassifierConfig, train_quality_classifier
@@ -119,28 +112,14 @@ def _crawl_and_items(arguments: argparse.Namespace) -> tuple[Step, Step]:
     else:
         crawl = download("crawl", DownloadConfig(fetch=files_in(arguments.warc, "*.warc.gz", "*.warc")))
     if arguments.evals is not None:
-        evals = download("download/evals", DownloadConfig(fetch=_evaluation_sets(arguments.evals)))
+        reads = "an evaluation set is a file of JSON lines"
+        check_all_are_read(arguments.evals, (EVALUATION_SET,), reads, "search the corpus for", nested=True)
+        files = files_in(arguments.evals, f"**/{EVALUATION_SET}")
+        evals = download("download/evals", DownloadConfig(fetch=files))
         return crawl, own_evaluation_items("evaluation_items", OwnItemsConfig(download=evals))
     if arguments.warc is None:
         return crawl, own_evaluation_items("evaluation_items", OwnItemsConfig(download=crawl))
     return crawl, evaluation_items_step()
-
-
-def _evaluation_sets(folder: str) -> Files:
-    found = files_in(folder, f"**/{EVALUATION_SET}")
-    known = (EVALUATION_SET, *COMPANIONS)
-    others = [
-        name
-        for name in names_in(folder, "**")
-        if not any(fnmatch.fnmatch(name.rpartition("/")[2], pattern) for pattern in known)
-    ]
-    if others:
-        raise UserError(
-            f"{folder}: {listed(others, MAX_NAMED)} would not be searched for in the corpus: an evaluation set is a "
-            f"file of JSON lines ({EVALUATION_SET}). Unpack or convert evaluation sets, and take other files out of "
-            "the folder."
-        )
-    return found
 
 
 def _wanted(arguments: argparse.Namespace) -> Step:

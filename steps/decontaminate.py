@@ -7,14 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from marin_dag.graph.step import Input, StepContext, step
-from steps.documents import (
-    SAMPLES_PER_REASON,
-    DocumentsConfig,
-    DocumentsResult,
-    DocumentsShard,
-    documents_fields,
-    write_shard,
-)
+from steps.documents import DocumentsConfig, DocumentsResult, DocumentsShard, documents_fields, write_shard
 from steps.evaluation_items import EvaluationItemsResult
 
 if TYPE_CHECKING:
@@ -72,12 +65,10 @@ def _decontaminate_shard(index_folder: str, action: str, shard: str, path: str) 
     import fsspec
 
     from runtime.text.decontamination import ItemIndex
-    from runtime.text.drops import DropLedger
 
-    ledger = DropLedger(SAMPLES_PER_REASON)
     hits: list[dict[str, str | int]] = []
-    clean = _clean(shard, ItemIndex(index_folder), ledger, hits, drop=action == "drop")
-    fields = write_shard(path, clean, ledger)
+    clean = functools.partial(_clean, shard, ItemIndex(index_folder), hits, action == "drop")
+    fields, _ = write_shard(path, clean)
     with fsspec.open(f"{path}/{HITS_FILE}", "wb", auto_mkdir=True) as file:
         file.writelines(json.dumps(hit, ensure_ascii=False).encode() + b"\n" for hit in hits)
     hits_by_task = dict(Counter(str(hit["task"]) for hit in hits))
@@ -85,7 +76,7 @@ def _decontaminate_shard(index_folder: str, action: str, shard: str, path: str) 
 
 
 def _clean(
-    shard: str, index: "ItemIndex", ledger: "DropLedger", hits: list[dict[str, str | int]], *, drop: bool
+    shard: str, index: "ItemIndex", hits: list[dict[str, str | int]], drops: bool, ledger: "DropLedger"
 ) -> "Iterator[Document]":
     from runtime.text.documents import read_batches
 
@@ -95,7 +86,7 @@ def _clean(
             first_hits.setdefault(hit.document, hit)
             hits.append({**hit._asdict(), "document": batch[hit.document].id})
         for row, document in enumerate(batch):
-            if row in first_hits and drop:
+            if row in first_hits and drops:
                 hit = first_hits[row]
                 detail = f"{hit.num_words} words of item {hit.item}, {hit.field}"
                 ledger.drop_document(f"overlaps with {hit.task}", document, detail, excerpt=hit.excerpt)

@@ -45,10 +45,6 @@ class DedupResult(DocumentsResult, frozen=True, extra="forbid"):
     """The file, for each folder, that marks which documents stay."""
 
 
-class SignatureShard(BaseModel, frozen=True, extra="forbid"):
-    num_documents: int
-
-
 class _Drops(BaseModel, frozen=True, extra="forbid"):
     """The drops of one shard."""
 
@@ -87,7 +83,7 @@ def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
     ]
     num_earlier = len(files)
     files += [(f"{context.output_path}/{folder}", None) for folder in folders]
-    num_documents = sum(shard.num_documents for shard in signed) + sum(s.result.num_documents for s in config.against)
+    num_documents = sum(signed) + sum(s.result.num_documents for s in config.against)
     tasks = _tasks(config.minhash.num_bands + 1, num_documents, config.keys_per_task)
     compare = functools.partial(_compare_keys, config.minhash, files)
     context.map(compare, tasks, in_flight=config.shards_in_flight, name="pairs")
@@ -102,12 +98,12 @@ def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
     )
 
 
-def _sign_shard(parameters: MinHash, shard: str, path: str) -> SignatureShard:
+def _sign_shard(parameters: MinHash, shard: str, path: str) -> int:
     from runtime.text.documents import read_batches
     from runtime.text.signature_files import write_signatures
 
     batches = (([one.id for one in batch], [one.text for one in batch]) for batch in read_batches(shard))
-    return SignatureShard(num_documents=write_signatures(path, batches, parameters))
+    return write_signatures(path, batches, parameters)
 
 
 def _tasks(num_bands: int, num_documents: int, keys_per_task: int) -> list[tuple[list[int], tuple[int, int]]]:
@@ -182,10 +178,8 @@ def _dropped(
 
 
 def _keep_shard(drops: _Drops, path: str) -> DocumentsShard:
-    from runtime.text.drops import DropLedger
-
-    ledger = DropLedger(SAMPLES_PER_REASON)
-    return DocumentsShard(**write_shard(path, _kept(drops, ledger), ledger))
+    fields, _ = write_shard(path, functools.partial(_kept, drops))
+    return DocumentsShard(**fields)
 
 
 def _kept(drops: _Drops, ledger: "DropLedger") -> "Iterator[Document]":

@@ -1,6 +1,6 @@
 """Documents: the result of every step that yields them, as Parquet shards, counts, and drops with their reasons."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
@@ -44,17 +44,13 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
 
     def sizes_by_shard(self, name: str) -> tuple[ShardSize, ...]:
         """Return `shard_sizes`; raise UserError if they do not add up to the totals of step `name`."""
-        totals = (
-            len(self.shard_sizes),
-            sum(size.num_documents for size in self.shard_sizes),
-            sum(size.num_bytes for size in self.shard_sizes),
-        )
+        sizes = self.shard_sizes
+        found = (len(sizes), sum(each.num_documents for each in sizes), sum(each.num_bytes for each in sizes))
         expected = (len(self.shards), self.num_documents, self.num_bytes)
-        if totals != expected:
+        if found != expected:
             raise UserError(
-                f"{name}: shard_sizes add up to {totals[0]} shards, {totals[1]} documents and {totals[2]} bytes, the "
-                f"result has {expected[0]}, {expected[1]} and {expected[2]}. Give `shard_sizes` one entry for each of "
-                "`shards`."
+                f"{name}: the shards, documents and bytes of shard_sizes are {found}, those of the result {expected}. "
+                "Give `shard_sizes` one entry for each of `shards`."
             )
         return self.shard_sizes
 
@@ -78,19 +74,20 @@ class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
     dropped_bytes: dict[str, int]
 
 
-def write_shard(path: str, documents: "Iterable[Document]", ledger: "DropLedger") -> dict[str, Any]:
-    """Write documents, and samples of those that `ledger` counts meanwhile; return the fields of a `DocumentsShard`."""
+def write_shard(
+    path: str, documents: "Callable[[DropLedger], Iterable[Document]]"
+) -> "tuple[dict[str, Any], DropLedger]":
+    """Write documents, and samples of those that the function drops; return the fields of a `DocumentsShard`, and the
+    drops."""
     from runtime.text.documents import write_documents
+    from runtime.text.drops import DropLedger
 
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
+    ledger = DropLedger(SAMPLES_PER_REASON)
+    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents(ledger))
     if ledger.samples:
         ledger.write(f"{path}/{DROPPED_FILE}")
-    return {
-        "num_documents": num_documents,
-        "num_bytes": num_bytes,
-        "dropped": dict(ledger.counts),
-        "dropped_bytes": dict(ledger.num_bytes),
-    }
+    dropped = {"dropped": dict(ledger.counts), "dropped_bytes": dict(ledger.num_bytes)}
+    return {"num_documents": num_documents, "num_bytes": num_bytes, **dropped}, ledger
 
 
 def as_text(sample: Mapping[str, str], origin: str) -> str:

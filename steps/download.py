@@ -1,10 +1,9 @@
 """Download: files from a package index, an address, a hub, a bucket or this machine, verified."""
 
 import functools
-import math
 import tempfile
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,6 @@ from steps.fetch import (
 
 if TYPE_CHECKING:
     from runtime.text.fetch.hub import RemoteFile
-    from runtime.text.fetch.verified import Written
 
 NOT_FETCHED_FILE = "not-fetched.txt"
 Remote = Url | UrlIndex | HuggingFaceDataset | HuggingFaceModel
@@ -99,13 +97,16 @@ def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
         case Wheel() | InstalledPython():
             return DownloadResult(files=(_packed(config.fetch, context),))
         case Files():
-            return DownloadResult(files=tuple(_copy_own(config.fetch, context, config.files_in_flight)))
+            copy_one = functools.partial(_copy_file, config.fetch.folder)
+            copied = context.map(copy_one, config.fetch.files, in_flight=config.files_in_flight, name="files")
+            return DownloadResult(files=_placed(copied))
         case _:
             return _download_remote(config.fetch, context, config.files_in_flight)
 
 
 def _packed(fetch: Wheel | InstalledPython, context: StepContext) -> DownloadedFile:
     from runtime.text.fetch.packages import Inventory, download_wheel, pack_standard_library
+    from runtime.text.fetch.verified import read_chunks, write_verified
 
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(fetch, Wheel):
@@ -115,29 +116,10 @@ def _packed(fetch: Wheel | InstalledPython, context: StepContext) -> DownloadedF
         else:
             archive = Path(folder) / "standard-library.zip"
             pack_standard_library(Inventory(fetch.python_version, fetch.inventory_sha256), archive)
-        file = ContentFile(name=archive.name, sha256=_sha256_of(archive), size_in_bytes=archive.stat().st_size)
-        copied = _copy_file(folder, file, f"{context.output_path}/files")
-    return copied.model_copy(update={"path": f"files/{copied.path}"})
-
-
-def _sha256_of(path: Path) -> str:
-    import hashlib
-
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _copy_own(fetch: Files, context: StepContext, in_flight: int) -> list[DownloadedFile]:
-    report = _progress(context, [file.size_in_bytes for file in fetch.files])
-    copied = context.map(
-        functools.partial(_copy_file, fetch.folder),
-        fetch.files,
-        in_flight=in_flight,
-        name="files",
-        on_finished=lambda index, file: report(file.size_in_bytes),
-        on_counted=lambda done, total: None,
-    )
-    return [_placed(index, file) for index, file in enumerate(copied)]
+        path, name = f"files/{archive.name}", archive.name
+        chunks = read_chunks([str(archive)])
+        written = write_verified(chunks, f"{context.output_path}/{path}", name=name, sha256=None, cure="")
+    return DownloadedFile(path=path, name=name, **written._asdict())
 
 
 def _copy_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
@@ -146,39 +128,36 @@ def _copy_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
     source, name = f"{folder}/{file.path or file.name}", file.name.rsplit("/", 1)[-1]
     cure = "The file changed after the plan was made. Run the same command again to plan with its present content."
     written = write_verified(read_chunks([source]), f"{path}/{name}", name=source, sha256=file.sha256, cure=cure)
-    return _downloaded(name, file.name, written)
-
-
-def _downloaded(path: str, name: str, written: "Written") -> DownloadedFile:
-    return DownloadedFile(path=path, name=name, sha256=written.sha256, size_in_bytes=written.size_in_bytes)
+    return DownloadedFile(path=name, name=file.name, **written._asdict())
 
 
 def _download_remote(fetch: Remote, context: StepContext, in_flight: int) -> DownloadResult:
     """Fetch each file in a worker; stop if the publisher does not answer or refuses every file."""
-    from runtime.text.fetch.failures import FailureStreak, failed_tries, file_key
+    from runtime.text.fetch.failures import MAX_NAMED, FailureStreak, check_complete, failed_tries, file_key
 
     files = _listed(fetch, context)
-    max_missing_share = fetch.max_missing_share if isinstance(fetch, HuggingFaceDataset | UrlIndex) else 0.0
+    share = fetch.max_missing_share if isinstance(fetch, HuggingFaceDataset | UrlIndex) else 0.0
     tries = failed_tries(f"{context.work_path}/failures")
-    streak = FailureStreak(int(max_missing_share * len(files)))
-
-    def on_finished(index: int, fetched: FetchedFile) -> None:
-        streak.count(fetched.failure)
-        report(0 if fetched.file is None else fetched.file.size_in_bytes)
-
+    streak = FailureStreak(int(share * len(files)))
     is_on_hub = isinstance(fetch, HuggingFaceDataset | HuggingFaceModel)
-    fetch_one = functools.partial(_fetch_file, context.work_path, is_on_hub)
-    items = [(file, tries[file_key(file.url)]) for file in files]
-    report = _progress(context, [file.size_in_bytes for file in files])
     fetched = context.map(
-        fetch_one,
-        items,
+        functools.partial(_fetch_file, context.work_path, is_on_hub),
+        [(file, tries[file_key(file.url)]) for file in files],
         in_flight=in_flight,
         name="files",
-        on_finished=on_finished,
-        on_counted=lambda done, total: None,  # `report` shows more
+        on_finished=lambda index, each: streak.count(each.failure),
     )
-    return _complete(context, fetched, max_missing_share)
+    failures = [each.failure for each in fetched if each.failure is not None]
+    for failure in failures[:MAX_NAMED]:
+        context.log.warning("not fetched: %s", failure.problem)
+    list_path = f"{context.output_path}/{NOT_FETCHED_FILE}"
+    check_complete(context.name, failures, len(fetched), max_missing_share=share, list_path=list_path)
+    if failures:
+        context.log.warning("%d of %d files are missing; the share %g is allowed", len(failures), len(fetched), share)
+    return DownloadResult(
+        files=_placed([each.file for each in fetched]),
+        missing=tuple(MissingFile(name=failure.name, status=failure.missing_status or 0) for failure in failures),
+    )
 
 
 def _listed(fetch: Remote, context: StepContext) -> "list[RemoteFile]":
@@ -221,46 +200,13 @@ def _fetch_file(
         note_failure(f"{work_path}/failures", file.url, num_tries, str(error))
         status = error.status if isinstance(error, MissingFileError) else None
         return FetchedFile(failure=Failure(file.name, str(error), status, isinstance(error, UnreachableError)))
-    return FetchedFile(file=_downloaded(name, file.name, written))
+    return FetchedFile(file=DownloadedFile(path=name, name=file.name, **written._asdict()))
 
 
-def _complete(context: StepContext, fetched: Sequence[FetchedFile], max_missing_share: float) -> DownloadResult:
-    from runtime.text.fetch.failures import MAX_NAMED, check_complete
-
-    failures = [each.failure for each in fetched if each.failure is not None]
-    for failure in failures[:MAX_NAMED]:
-        context.log.warning("not fetched: %s", failure.problem)
-    list_path = f"{context.output_path}/{NOT_FETCHED_FILE}"
-    check_complete(context.name, failures, len(fetched), max_missing_share=max_missing_share, list_path=list_path)
-    if failures:
-        share = f"{max_missing_share:g}"
-        context.log.warning("%d of %d files are missing; the share %s is allowed", len(failures), len(fetched), share)
-    return DownloadResult(
-        files=tuple(_placed(index, each.file) for index, each in enumerate(fetched) if each.file is not None),
-        missing=tuple(MissingFile(name=failure.name, status=failure.missing_status or 0) for failure in failures),
+def _placed(files: Sequence[DownloadedFile | None]) -> tuple[DownloadedFile, ...]:
+    """Return files with their paths in the output: a shard's place in the list may change between attempts."""
+    return tuple(
+        file.model_copy(update={"path": f"files/{index:05d}/{file.path}"})
+        for index, file in enumerate(files)
+        if file is not None
     )
-
-
-def _placed(index: int, file: DownloadedFile) -> DownloadedFile:
-    """Return the file with its path in the output: a shard's place in the list may change between attempts."""
-    return file.model_copy(update={"path": f"files/{index:05d}/{file.path}"})
-
-
-def _progress(context: StepContext, sizes: Sequence[int | None]) -> Callable[[int], None]:
-    """Return a function that takes the size of each finished file and reports MB if all sizes are known."""
-    total, num_files, num_bytes = sum(size or 0 for size in sizes), 0, 0
-
-    def report() -> None:
-        if total and None not in sizes:
-            done = math.ceil(min(num_bytes, total) / 1e6)
-            context.progress(done, math.ceil(total / 1e6), "MB", files=num_files, of_files=len(sizes))
-        else:
-            context.progress(num_files, len(sizes), "files", gigabytes=num_bytes / 1e9)
-
-    def end(size_in_bytes: int) -> None:
-        nonlocal num_files, num_bytes
-        num_files, num_bytes = num_files + 1, num_bytes + size_in_bytes
-        report()
-
-    report()
-    return end

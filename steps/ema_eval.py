@@ -8,12 +8,12 @@ from pydantic import BaseModel, Field
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Input, Runtime, StepContext, step
-from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
-from runtime.kernels.kernel_shape import KernelShape
+from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.optim.ema import HOT, Ema, average_named
+from runtime.same_fields import filled_from
 from steps.held_out import EvaluationProgram, open_held_out
 from steps.joined_mesh import LOST_PEER_ERRORS, joined_mesh
-from steps.machine_checks import devices_on, mesh_on, refuse_kernels
+from steps.machine_checks import check_evaluation
 from steps.phase_checks import (
     check_average_exists,
     check_one_tokenizer,
@@ -78,12 +78,6 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 def check_phase(config: EmaEvalConfig) -> None:
     """Raise ValueError where tokenizer, average or window length do not suit the phase."""
     phase = config.phase.config_of(TrainPhaseConfig)
-    if config.average == HOT:
-        raise RefusedConfigError(
-            "average: 'hot' names the trained weights, which are always measured; remove it, or use the name of EMA "
-            "weights.",
-            {"average": "null"},
-        )
     check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
     check_average_exists("average", config.phase, phase, config.average, instead="null")
     scored = phase or imported_by(config.phase)
@@ -98,20 +92,8 @@ def check_phase(config: EmaEvalConfig) -> None:
 def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
     """Raise ValueError where the machines cannot share the model, or a kernel cannot run on them with its shapes."""
     phase = config.phase.config_of(TrainPhaseConfig) or imported_by(config.phase)
-    if phase is None:
-        return
-    mesh = mesh_on(resources, phase.model, replica_parallel=config.replica_parallel)
-    try:
-        shape = KernelShape.of(
-            devices_on(resources),
-            phase.model,
-            num_rows=window_batch(config.windows_per_batch, mesh.batch_parts),
-            sequence_length=phase.sequence_length,
-            compute_dtype=config.compute_dtype,
-        )
-        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
-    except ValueError as error:
-        raise ValueError(f"on {resources}: {error} Or use another kernel: attention_kernel='chunked'.") from None
+    if phase is not None:
+        check_evaluation(phase, config, resources)
 
 
 @step(
@@ -126,14 +108,9 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     mesh = joined_mesh(context, replica_parallel=config.replica_parallel)
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
-    program = EvaluationProgram(
-        model=model.description.config,
-        rope=model.description.rope,
-        sequence_length=model.description.sequence_length,
-        windows_per_batch=config.windows_per_batch,
-        compute_dtype=config.compute_dtype,
-        attention_kernel=config.attention_kernel,
-        loss_kernel=config.loss_kernel,
+    found = model.description
+    program = filled_from(
+        config, EvaluationProgram, model=found.config, rope=found.rope, sequence_length=found.sequence_length
     )
     texts, _, kernels, predictor = open_held_out(
         config.caches,

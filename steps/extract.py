@@ -11,14 +11,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.text.extraction.formats import Format, Unit
 from runtime.text.extraction.limits import Limits
-from steps.documents import (
-    SAMPLES_PER_REASON,
-    DocumentsResult,
-    DocumentsShard,
-    as_text,
-    documents_fields,
-    write_shard,
-)
+from steps.documents import DocumentsResult, DocumentsShard, as_text, documents_fields, write_shard
 from steps.download import DownloadResult
 
 ID_DIGITS = 12
@@ -93,22 +86,14 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     num_damaged = len(unlisted) + sum(shard.num_damaged for shard in shards)
     num_files = len(files) + sum(max(len(unit.members) - 1, 0) for unit in work)
     _check_damaged(config, context, damaged, num_damaged, num_files)
-    fields = documents_fields(
-        context, shards, emptied=_emptied(config, context), dropped_before=unlisted, origin=config.origin
+    emptied = (
+        "The source is empty: check its files and formats (JSON lines with another field for the text: --set "
+        f"{context.name}.formats.0.text_field=NAME), or leave it out."
     )
+    fields = documents_fields(context, shards, emptied=emptied, dropped_before=unlisted, origin=config.origin)
     result = DocumentsResult(**fields)
     _check_unreadable(config, context, result, {reason for shard in shards for reason in shard.excluded})
     return result
-
-
-def _emptied(config: ExtractConfig, context: StepContext) -> str:
-    settings = [
-        f"--set {context.name}.formats.{index}.text_field=NAME"
-        for index, format_ in enumerate(config.formats)
-        if hasattr(format_, "text_field")
-    ]
-    named = f" (UTF-8; one JSON object a line), and the field with the text ({', '.join(settings)})" if settings else ""
-    return f"The source is empty: check the files{named}, or leave it out."
 
 
 def _check_unreadable(config: ExtractConfig, context: StepContext, result: DocumentsResult, excluded: set[str]) -> None:
@@ -139,11 +124,10 @@ def _check_damaged(
         context.log.warning("damaged file: %s", detail)
     if num_damaged > config.max_damaged_file_share * num_files:
         rest = f"\nand {num_damaged - MAX_NAMED:,} more" if num_damaged > MAX_NAMED else ""
-        raise UserError(
-            # Tables of a run show the first line only.
-            f"{context.name}: {damaged[0]} ({num_damaged:,} of {num_files:,} files cannot be read)"
-            + "".join(f"\n{detail}" for detail in damaged[1:MAX_NAMED])
-            + f"{rest}\nFetch or write them again, or allow a larger share than {config.max_damaged_file_share:g}: "
+        others = "".join(f"\n{detail}" for detail in damaged[1:MAX_NAMED])
+        raise UserError(  # tables of a run show the first line only
+            f"{context.name}: {damaged[0]} ({num_damaged:,} of {num_files:,} files cannot be read){others}{rest}\n"
+            f"Fetch or write them again, or allow a larger share than {config.max_damaged_file_share:g}: "
             f"--set {context.name}.max_damaged_file_share=..."
         )
 
@@ -177,16 +161,14 @@ def _extract_shard(
     item: Unit,
     path: str,
 ) -> ExtractedShard:
-    from runtime.text.drops import DropLedger
     from runtime.text.extraction.extract import DAMAGED_FILE
     from runtime.text.extraction.extract import extract as extract_unit
     from runtime.text.extraction.guard import guard_after_death
 
-    ledger = DropLedger(SAMPLES_PER_REASON)
     mark = hashlib.sha256(json.dumps(item).encode()).hexdigest()[:32]
     with guard_after_death(f"{being_read}/{mark}", limits) as guard:
-        documents = extract_unit(Unit(*item), formats, source, ledger, origin=origin, limits=limits, guard=guard)
-        fields = write_shard(path, documents, ledger)
+        extract_with = functools.partial(extract_unit, origin=origin, limits=limits, guard=guard)
+        fields, ledger = write_shard(path, functools.partial(extract_with, Unit(*item), formats, source))
     return ExtractedShard(
         **fields,
         excluded=tuple(sorted(ledger.excluded)),

@@ -12,14 +12,7 @@ from pydantic import Field
 from marin_dag.graph.step import Input, StepContext, step
 from runtime.text.filter_rules import QualityScore, Rule
 from steps.document_samples import sample_documents
-from steps.documents import (
-    SAMPLES_PER_REASON,
-    DocumentsConfig,
-    DocumentsResult,
-    DocumentsShard,
-    documents_fields,
-    write_shard,
-)
+from steps.documents import DocumentsConfig, DocumentsResult, DocumentsShard, documents_fields, write_shard
 from steps.train_quality_classifier import QualityClassifierResult
 
 if TYPE_CHECKING:
@@ -109,17 +102,16 @@ def _with_min_score(rule: Rule, config: FilterConfig, context: StepContext, mode
 
 
 def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: str) -> FilterShard:
-    from runtime.text.drops import DropLedger
     from runtime.text.quality import QualityModel
 
-    ledger, edits = DropLedger(SAMPLES_PER_REASON), Counter[str]()
+    edits = Counter[str]()
     quality = None if model is None else QualityModel.load(model)
-    fields = write_shard(path, _passing(shard, rules, quality, ledger, edits), ledger)
+    fields, _ = write_shard(path, functools.partial(_passing, shard, rules, quality, edits))
     return FilterShard(**fields, num_edited=edits["documents"], num_bytes_removed=edits["bytes"])
 
 
 def _passing(
-    shard: str, rules: tuple[Rule, ...], quality: "QualityModel | None", ledger: "DropLedger", edits: Counter[str]
+    shard: str, rules: tuple[Rule, ...], quality: "QualityModel | None", edits: Counter[str], ledger: "DropLedger"
 ) -> "Iterator[Document]":
     from runtime.text.documents import read_batches
     from runtime.text.filters import Rejection, filtered

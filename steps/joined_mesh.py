@@ -15,7 +15,7 @@ LOST_PEER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
 def joined_mesh(
     context: StepContext, *, replica_parallel: int = 1, model_parallel: int = 1, context_parallel: int = 1
 ) -> "Mesh":
-    """Wait for the other hosts of this step; return the mesh that `machine_checks.mesh_on` has checked.
+    """Wait for the other hosts of this step; return the mesh that `machine_checks` has checked.
 
     Call it before any use of a device: a process that has seen its own devices cannot join others any more.
 

@@ -1,7 +1,9 @@
 """Machine checks of a plan: how batch and model divide over a step's devices, which kernels run there, and the cost."""
 
-import dataclasses
+import contextlib
 import math
+from collections.abc import Iterator
+from typing import Any
 
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
@@ -17,23 +19,30 @@ from steps.phase_config import TrainPhaseConfig
 
 def check_resources(config: TrainPhaseConfig, resources: Resources) -> None:
     """Raise ValueError where batch or model do not divide over the machines, or a kernel cannot run there."""
-    mesh = _mesh_of(config, resources)
-    try:
-        mesh.check_batch(config.global_batch_size, config.sequence_length, config.num_microbatches)
-    except ValueError as error:
-        fewer = _cores_that_divide(config, resources) if isinstance(resources, Cpu) else None
-        or_less = "" if fewer is None or fewer == resources else f" Or resources={fewer!r}."
-        raise ValueError(f"on {resources}: {error}{or_less}") from None
     devices = devices_on(resources, context_parallel=config.context_parallel)
-    try:
-        shape = phase_shape(config, devices)
-        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
+    kernels = {"attention_kernel": config.attention_kernel, "loss_kernel": config.loss_kernel}
+    with _naming(resources):
+        layout = _layout_of(config, resources)
+        config.model.check_divides(copy_size=layout.shape.copy_size, model_axis=config.model_parallel)
+        layout.shape.check_batch(config.global_batch_size, config.sequence_length, config.num_microbatches)
+        shape = kernel_shape(config, devices)
+        refuse_kernels(shape, **kernels)
         if config.scatter_kernel != "xla":
-            _check_scatter_kernel(config, resources, shape)
-    except ValueError as error:
-        raise ValueError(f"on {resources}: {error}") from None
+            _check_scatter_kernel(config, layout, shape)
     if config.validate_every_steps:
-        _check_validation_kernels(config, resources, devices, mesh.batch_parts)
+        # Held-out text has batches of its own over the run's mesh (steps/held_out.py).
+        num_rows = window_batch(WINDOWS_PER_BATCH, layout.shape.batch_parts)
+        with _naming(resources, "Or measure held-out text in a step of its own: validate_every_steps=0."):
+            refuse_kernels(kernel_shape(config, devices, num_rows=num_rows), **kernels)
+
+
+@contextlib.contextmanager
+def _naming(resources: Resources, cure: str = "") -> Iterator[None]:
+    """Add the machines and a further cure to the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"on {resources}: {error}{' ' * bool(cure)}{cure}") from None
 
 
 def refuse_several_hosts(_: object, resources: Resources) -> None:
@@ -45,31 +54,24 @@ def refuse_several_hosts(_: object, resources: Resources) -> None:
         )
 
 
-def mesh_on(
-    resources: Resources,
-    model: ModelConfig,
-    *,
-    replica_parallel: int,
-    model_parallel: int = 1,
-    context_parallel: int = 1,
-) -> MeshShape:
-    """Return the mesh of a step's devices; raise ValueError where they cannot share the model so."""
-    try:
-        layout = machines_of(resources).layout(replica=replica_parallel, model=model_parallel, context=context_parallel)
-        model.check_divides(copy_size=layout.shape.copy_size, model_axis=model_parallel)
-    except ValueError as error:
-        raise ValueError(f"on {resources}: {error}") from None
-    return layout.shape
+def check_evaluation(phase: Any, config: Any, resources: Resources) -> None:
+    """Raise ValueError where the machines cannot share the model of a phase or import as `config` asks, or a kernel
+    cannot run on them."""
+    with _naming(resources):
+        mesh = machines_of(resources).layout(replica=config.replica_parallel).shape
+        phase.model.check_divides(copy_size=mesh.copy_size, model_axis=1)
+    num_rows = window_batch(config.windows_per_batch, mesh.batch_parts)
+    shape = kernel_shape(phase, devices_on(resources), num_rows=num_rows, compute_dtype=config.compute_dtype)
+    with _naming(resources, "Or use another kernel: attention_kernel='chunked'."):
+        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
 
 
 def evaluated_mesh(resources: Resources, model: ModelConfig, num_bytes: int) -> MeshShape:
     """Return the mesh of a scored model (`PlacedModel`); raise ValueError where the devices cannot share the model."""
     chip = (GENERATIONS | GPUS).get(devices_on(resources).kind.removeprefix("TPU "))
     shape = layout_with_copies(num_bytes, machines_of(resources), None if chip is None else chip.hbm_in_bytes).shape
-    try:
+    with _naming(resources):
         model.check_divides(copy_size=shape.copy_size, model_axis=1)
-    except ValueError as error:
-        raise ValueError(f"on {resources}: {error}") from None
     return shape
 
 
@@ -112,15 +114,17 @@ def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
     )
 
 
-def phase_shape(config: TrainPhaseConfig, devices: Devices) -> KernelShape:
-    """Return the kernel shape of a training phase, for its plan and its run."""
+def kernel_shape(
+    phase: Any, devices: Devices, *, num_rows: int | None = None, compute_dtype: str | None = None
+) -> KernelShape:
+    """Return the kernel shape of a phase's training step, or of an evaluation of `num_rows` of a phase or import."""
     return KernelShape.of(
         devices,
-        config.model,
-        num_rows=config.global_batch_size,
-        sequence_length=config.sequence_length,
-        compute_dtype=config.compute_dtype,
-        num_microbatches=config.num_microbatches,
+        phase.model,
+        num_rows=phase.global_batch_size if num_rows is None else num_rows,
+        sequence_length=phase.sequence_length,
+        compute_dtype=compute_dtype or phase.compute_dtype,
+        num_microbatches=phase.num_microbatches if num_rows is None else 1,
     )
 
 
@@ -142,29 +146,10 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
     chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
 
 
-def _check_validation_kernels(config: TrainPhaseConfig, resources: Resources, devices: Devices, num_parts: int) -> None:
-    """Check the kernels at the shape of held-out text, a batch of its own over the run's mesh (steps/held_out.py)."""
-    shape = KernelShape.of(
-        devices,
-        config.model,
-        num_rows=window_batch(WINDOWS_PER_BATCH, num_parts),
-        sequence_length=config.sequence_length,
-        compute_dtype=config.compute_dtype,
-    )
-    try:
-        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
-    except ValueError as error:
-        raise ValueError(
-            f"on {resources}, for held-out text during training: {error} Or measure it in a step of its own: "
-            "validate_every_steps=0."
-        ) from None
-
-
-def _check_scatter_kernel(config: TrainPhaseConfig, resources: Resources, shape: KernelShape) -> None:
+def _check_scatter_kernel(config: TrainPhaseConfig, layout: MeshLayout, shape: KernelShape) -> None:
     from runtime.kernels.scatter_blocks import check_scatter_kernel, layer_scatter_blocks
 
     check_scatter_kernel(shape.platform, config.scatter_kernel)
-    layout = _layout_of(config, resources)
     layer_scatter_blocks(
         shape.device_kind,
         config.model,
@@ -193,25 +178,3 @@ def _layout_of(config: TrainPhaseConfig, resources: Resources) -> MeshLayout:
     return machines_of(resources).layout(
         replica=config.replica_parallel, model=config.model_parallel, context=config.context_parallel
     )
-
-
-def _mesh_of(config: TrainPhaseConfig, resources: Resources) -> MeshShape:
-    return mesh_on(
-        resources,
-        config.model,
-        replica_parallel=config.replica_parallel,
-        model_parallel=config.model_parallel,
-        context_parallel=config.context_parallel,
-    )
-
-
-def _cores_that_divide(config: TrainPhaseConfig, resources: Cpu) -> Cpu | None:
-    for num_cpus in range(resources.num_cpus, 0, -1):
-        fewer = dataclasses.replace(resources, num_cpus=num_cpus)
-        try:
-            shares = _mesh_of(config, fewer).batch_parts
-        except ValueError:
-            continue
-        if config.global_batch_size % shares == 0:
-            return fewer
-    return None

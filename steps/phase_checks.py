@@ -18,7 +18,7 @@ from runtime.training.restore import RESTORES_OPTIMIZER, RESTORES_POSITION
 from steps.gold_answers import GoldAnswersConfig
 from steps.hf_import import HfImportConfig
 from steps.phase_config import COMPARED_FIELDS, TrainPhaseConfig
-from steps.phase_timeline import UnacknowledgedError, check_acknowledged
+from steps.phase_timeline import check_acknowledged
 from steps.tokenize import TokenizeConfig, TokenizeResult
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import TrainTokenizerConfig
@@ -44,7 +44,12 @@ def check_config(config: TrainPhaseConfig) -> None:
     if missing:
         raise ValueError("\n".join(missing))
     _check_float32_range(config)
-    _check_batch_size(config)
+    num_tokens = config.global_batch_size * config.sequence_length
+    if num_tokens > LARGEST_BATCH_TOKENS:
+        raise ValueError(
+            f"global_batch_size is {config.global_batch_size:,}, with sequences of {config.sequence_length:,} tokens: "
+            f"a training step would have {num_tokens:,} tokens, and {LARGEST_BATCH_TOKENS:,} is the most; lower it."
+        )
     if config.sequence_length > config.model.max_position_embeddings:
         raise ValueError(
             f"sequence_length is {config.sequence_length:,}, above model.max_position_embeddings "
@@ -59,7 +64,11 @@ def check_config(config: TrainPhaseConfig) -> None:
     before = None if config.start is None else config.start.config_of(type(config))
     tokenizers = tokenizers_of_phase("start", config.start, before) | tokenizers_of(config.caches)
     check_one_tokenizer(tokenizers | _check_validation_tasks(config))
-    _check_vocabularies(config)
+    for name, cache in config.caches.items():
+        its = cache.config_of(TokenizeConfig)
+        trained = None if its is None else its.tokenizer.config_of(TrainTokenizerConfig)
+        if trained is not None:  # the vocabularies of others are checked once their caches exist
+            check_vocabulary(name, trained.vocab_size, config.model.vocab_size)
     old, new = (before or config).sequence_length, config.sequence_length
     if old != new and config.restore in RESTORES_POSITION:
         acknowledged = dict.fromkeys((*config.acknowledge, "sequence_length", "restore"))
@@ -70,7 +79,8 @@ def check_config(config: TrainPhaseConfig) -> None:
         )
     if before is not None:
         _check_optimizer_state(before, config)
-        _check_changes(before, config)
+        started_at = {"until_step": config.begin_step or before.until_step}
+        check_acknowledged(before.model_copy(update=started_at), config)
     imported = imported_by(config.start)
     if imported is not None:
         _check_import(imported, config)
@@ -113,12 +123,11 @@ def tokenizers_of(caches: Caches) -> Tokenizers:
 
 def tokenizers_of_phase(field: str, phase: Input[Any] | None, config: "TrainPhaseConfig | None") -> Tokenizers:
     """Return the tokenizer of the phase or import in `field`; `config` is that of the phase, if it is in the graph."""
-    imported = imported_by(phase)
-    if phase is not None and imported is not None:
-        return {f"{field} {phase.name!r}": imported.tokenizer}
-    if phase is None or config is None:
+    if phase is None:
         return {}
-    return {f"{field} {phase.name!r}": found for found in list(tokenizers_of(config.caches).values())[:1]}
+    imported = imported_by(phase)
+    own = [] if config is None else [*tokenizers_of(config.caches).values()]
+    return {f"{field} {phase.name!r}": found for found in [*([imported.tokenizer] if imported else own)][:1]}
 
 
 def check_one_tokenizer(tokenizers: Tokenizers) -> None:
@@ -165,33 +174,6 @@ def _check_float32_range(config: TrainPhaseConfig) -> None:
             raise ValueError(f"{field} is {numbers[field]}, which is 1 as float32; lower it.")
 
 
-def _check_batch_size(config: TrainPhaseConfig) -> None:
-    """Refuse a batch that no machine holds in the plan, before the machine that draws it runs out of memory."""
-    num_tokens = config.global_batch_size * config.sequence_length
-    if num_tokens > LARGEST_BATCH_TOKENS:
-        raise ValueError(
-            f"global_batch_size is {config.global_batch_size:,}, with sequences of {config.sequence_length:,} tokens: "
-            f"a training step would have {num_tokens:,} tokens, and {LARGEST_BATCH_TOKENS:,} is the most; lower it."
-        )
-
-
-def _check_vocabularies(config: TrainPhaseConfig) -> None:
-    """Check tokenizers that the graph trains; the others are checked once their caches exist."""
-    for name, cache in config.caches.items():
-        its = cache.config_of(TokenizeConfig)
-        trained = None if its is None else its.tokenizer.config_of(TrainTokenizerConfig)
-        check_vocabulary(name, 0 if trained is None else trained.vocab_size, config.model.vocab_size)
-
-
-def _check_changes(before: TrainPhaseConfig, config: TrainPhaseConfig) -> None:
-    if config.start is not None and config.start.milestone is not None:
-        before = before.model_copy(update={"until_step": config.start.milestone})
-    try:
-        check_acknowledged("", before, config)
-    except UnacknowledgedError as error:
-        raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
-
-
 def _check_optimizer_state(before: TrainPhaseConfig, config: TrainPhaseConfig) -> None:
     """Check that a phase restores no state of another kind of optimizer."""
     old, new = chosen(before.optimizer).kind, chosen(config.optimizer).kind
@@ -214,9 +196,7 @@ def _check_import(imported: HfImportConfig, config: TrainPhaseConfig) -> None:
         RefusedConfigError: with every field that differs.
     """
     assert config.start is not None
-    start = f"start {config.start.name!r}"
-    problems: list[str] = []
-    fix: dict[str, str] = {}
+    start, problems, fix = f"start {config.start.name!r}", [], {}
     if config.restore != "weights":
         problems.append(
             f"restore is {config.restore!r}, and {start} is an import, which has weights but no optimizer state and no "
@@ -225,14 +205,12 @@ def _check_import(imported: HfImportConfig, config: TrainPhaseConfig) -> None:
         fix["restore"] = "weights"
     ours = dataclasses.asdict(config.model)
     theirs = dataclasses.asdict(imported.model) | {"initialization": ours["initialization"]}  # weights are not drawn
-    others = [field for field in theirs if ours[field] != theirs[field]]
-    problems += [f"model.{field} is {ours[field]!r}, and {theirs[field]!r} in {start}" for field in others]
-    if others:
-        problems[-1] += "; a phase continues its parameters, so the model cannot change."
-    if len(others) == 1:
-        fix[f"model.{others[0]}"] = json.dumps(theirs[others[0]])
-    elif others:  # together, since some of them alone may be no model
-        fix["model"] = json.dumps(theirs)
+    if others := [field for field in theirs if ours[field] != theirs[field]]:
+        differ = ", ".join(f"model.{field} is {ours[field]!r}, and {theirs[field]!r} in {start}" for field in others)
+        problems.append(f"{differ}; a phase continues its parameters, so the model cannot change.")
+        # Several together, since some of them alone may be no model.
+        one = len(others) == 1
+        fix[f"model.{others[0]}" if one else "model"] = json.dumps(theirs[others[0]] if one else theirs)
     if config.rope != imported.rope and "rope" not in config.acknowledge:
         problems.append(
             f"rope is {config.rope}, and the weights of {start} were trained with {imported.rope}; use that, or, if "

@@ -1,6 +1,7 @@
 """Phase data: the loader of a training phase, its skipped batches, and warnings about its mixture and skip rule."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from marin_dag.graph.context import StepStopped
@@ -16,6 +17,7 @@ from runtime.data.loader import Loader
 from runtime.data.order import TokenSource
 from runtime.data.prefetch import Prefetch
 from runtime.data.sampler import DataPosition
+from runtime.same_fields import filled_from
 from runtime.tracking.events import EventLog
 from runtime.training.run_state import RunState
 from steps.phase_checks import check_vocabulary
@@ -58,11 +60,8 @@ def skip_batches(
 
     with Prefetch(positions(), 1, while_waiting=stop_if_asked) as skipped:
         after = next(skipped)
-    sequences = {
-        loader.names[identity]: count - before.consumed.get(identity, 0)
-        for identity, count in after.consumed.items()
-        if count > before.consumed.get(identity, 0)
-    }
+    skips = Counter(after.consumed) - Counter(before.consumed)
+    sequences = {loader.names[identity]: count for identity, count in skips.items()}
     events.write("batches_skipped", step=run.step, batches=config.skip_batches, sequences=sequences)
     for source in sorted(loader.exhausted(after) - loader.exhausted(before)):
         events.write("exhausted", step=run.step, source=source)
@@ -123,19 +122,10 @@ def warn_about_mixture(
     config: TrainPhaseConfig, context: StepContext, *, step: int, drawn_before: Mapping[str, int]
 ) -> None:
     """Warn about sources that this phase reads too often or never draws; the loader raises for unusable ones."""
-    growing = [name for name, cache in config.caches.items() if cache.is_growing]
-    if growing:
+    if growing := [name for name, cache in config.caches.items() if cache.is_growing]:
         context.log.info("mixture: epochs of each source are not known before %s are built", growing)
         return
-    span = PhaseSpan(
-        name=context.name,
-        start_step=min(step, config.until_step),
-        until_step=config.until_step,
-        global_batch_size=config.global_batch_size,
-        sequence_length=config.sequence_length,
-        mixture=config.mixture,
-        mixing=config.mixing,
-    )
+    span = filled_from(config, PhaseSpan, name=context.name, start_step=min(step, config.until_step), skip_batches=0)
     found = consumption(
         [span],
         num_tokens={name: cache.result.num_train_tokens for name, cache in config.caches.items()},

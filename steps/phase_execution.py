@@ -5,10 +5,13 @@ state therefore warns of each change. The record of a milestone is its `computed
 is the event log of the attempt that saved it.
 """
 
+import contextlib
 import importlib.metadata
-from collections.abc import Mapping
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import fsspec
 from jax.sharding import Mesh
@@ -17,6 +20,7 @@ from marin_dag.graph.step import StepContext
 from runtime.parallel.jax_settings import changed_by_environment, processor
 from runtime.tracking.events import EventLog, is_of_first_host, read_beginning
 from runtime.training.kernel_choice import KernelChoice
+from runtime.training.train_step import TrainStep
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_state import StartState
 
@@ -33,6 +37,10 @@ PACKAGES = {
     "gpu": ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 }
 """Packages that decide the last bits of a training step, by platform, where they are installed."""
+
+
+SILENT_SECONDS = 15.0
+"""Time after which a compile is announced."""
 
 
 class Difference(NamedTuple):
@@ -54,7 +62,7 @@ def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken:
     return {
         "device": f"{first.device_kind}, {processor()}" if first.platform == "cpu" else str(first.device_kind),
         "mesh": f"{axes or 'one device'}; hosts: {num_hosts}",
-        **{name: version for name in PACKAGES[first.platform] if (version := _version(name)) is not None},
+        **_versions(PACKAGES[first.platform]),
         "batch": f"{config.global_batch_size:,} x {config.sequence_length:,} tokens",
         "memory": f"remat {config.remat}, micro-batches: {config.num_microbatches}",
         "environment": changed_by_environment(),
@@ -66,20 +74,16 @@ def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken:
 def differences(recorded: Mapping[str, str], now: Mapping[str, str], *, is_resumed: bool) -> list[Difference]:
     """Return the changes between two records, of the names that both have.
 
-    Another batch or memory plan, and blocks to match, count only between attempts at one phase (`is_resumed`).
+    Another batch or memory plan, and other blocks, count only between attempts at one phase (`is_resumed`).
     """
-    names = [name for name in now if name in recorded and name not in ("reason", *SHAPE)]
-    if is_resumed:
-        names += [name for name in SHAPE if name in recorded]
-    has_same_shape = is_resumed or all(recorded.get(name) == now[name] for name in SHAPE)
     found = []
-    for name in names:
+    for name in now.keys() & recorded.keys() - {"reason", *(() if is_resumed else SHAPE)}:
         before, after = recorded[name], now[name]
-        if name in KERNELS and not has_same_shape:
+        if name in KERNELS and not is_resumed:
             before, after = before.partition(":")[0], after.partition(":")[0]
         if before != after:
             found.append(Difference(name, before, after))
-    return found
+    return sorted(found, key=lambda each: [*now].index(each.name))
 
 
 def warn_of_other_execution(
@@ -92,20 +96,35 @@ def warn_of_other_execution(
     step = start.run.step
     if changed := differences(recorded, now, is_resumed=start.is_own):
         data = "the mixing policy learns from these losses" if config.mixing.lag_steps else "the data stay the same"
+        lines = "".join(f"  {difference}\n" for difference in changed)
         context.warn(
-            "\n".join(
-                [
-                    f"from step {step:,} on, the phase computes with other devices, kernels or versions than the state "
-                    f"it continues ({saved_by}):",
-                    *(f"  {difference}" for difference in changed),
-                    f"  losses are equal up to rounding, {data}, and bitwise equality holds from step {step:,} on",
-                ]
-            )
+            f"from step {step:,} on, the phase computes with other devices, kernels or versions than the state it "
+            f"continues ({saved_by}):\n{lines}"
+            f"  losses are equal up to rounding, {data}, and bitwise equality holds from step {step:,} on"
         )
         events.write(OTHER_EXECUTION, step=step, saved_by=saved_by, differences=[each._asdict() for each in changed])
         others = others | {f"{FROM_STEP}{step}": "; ".join(map(str, changed))}
     events.write(EXECUTION, computed_with=dict(now), others=others)
     context.computed_with(**others)
+
+
+def announced_compile(train_step: TrainStep, context: StepContext) -> TrainStep:
+    """Return a training step that warns while its first call compiles, if that takes long."""
+    calls = itertools.count()
+    text = f"still compiling its train step after {SILENT_SECONDS:g} s; training starts when it is done"
+
+    def call(*args: Any) -> Any:
+        if next(calls):
+            return train_step(*args)
+        still = threading.Timer(SILENT_SECONDS, context.warn, [text])
+        still.daemon = True
+        still.start()
+        try:
+            return train_step(*args)
+        finally:
+            still.cancel()
+
+    return call
 
 
 def _record_of(context: StepContext, start: StartState) -> tuple[Mapping[str, str], str, dict[str, str]]:
@@ -117,8 +136,8 @@ def _record_of(context: StepContext, start: StartState) -> tuple[Mapping[str, st
             context.log.warning("the record of the last attempt cannot be read (%s: %s)", type(error).__name__, error)
     elif start.source is not None:
         made = start.source.computed_with
-        others = {name: change for name, change in made.items() if name.startswith(FROM_STEP)}
-        return made, f"{start.source.name} at step {start.run.step:,}", others if start.is_own else {}
+        others = {name: change for name, change in made.items() if start.is_own and name.startswith(FROM_STEP)}
+        return made, f"{start.source.name} at step {start.run.step:,}", others
     return {}, "", {}
 
 
@@ -132,8 +151,9 @@ def _record_in_log(context: StepContext, lease_epoch: int) -> tuple[Mapping[str,
     return {}, "", {}
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

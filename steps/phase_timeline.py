@@ -5,22 +5,16 @@ only the changes. All arithmetic is exact integers or float64 on plain values, s
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping
 
+from marin_dag.errors import RefusedConfigError
 from runtime.optim.optimizer import chosen
 from runtime.training.restore import RESTORES_POSITION
 from steps.phase_config import ABRUPT_FIELDS, COMPARED_FIELDS, TrainPhaseConfig
 
 RELATIVE_RATE_TOLERANCE = 1e-6
 """Learning rates closer than this are equal: the end of a segment and the start of the next are computed apart."""
-
-
-class UnacknowledgedError(ValueError):
-    """An abrupt change that is not acknowledged; `fields` is the value that `acknowledge` needs."""
-
-    def __init__(self, message: str, fields: tuple[str, ...]) -> None:
-        super().__init__(message)
-        self.fields = fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,37 +69,35 @@ def learning_rate_jump(before: TrainPhaseConfig, after: TrainPhaseConfig) -> tup
     return None if abs(old - new) <= RELATIVE_RATE_TOLERANCE * max(abs(old), abs(new)) else (old, new)
 
 
-def check_acknowledged(name: str, before: TrainPhaseConfig, after: TrainPhaseConfig) -> None:
-    """Check that the phase `name` acknowledges its abrupt changes; an empty name is left out of the message.
+def check_acknowledged(before: TrainPhaseConfig, after: TrainPhaseConfig) -> None:
+    """Check that a phase acknowledges its abrupt changes.
 
     Raises:
         ValueError: the shape of the model changes, or the phase ends before it begins.
-        UnacknowledgedError: an abrupt change is not in `acknowledge`; the message has both values and the fix.
+        RefusedConfigError: an abrupt change is not in `acknowledge`; the message has both values and the fix.
     """
-    owner = f"{name}." if name else ""
     if before.model != after.model:
         raise ValueError(
-            f"{owner}model differs from the phase it starts from, whose parameters it continues. Use the same model, "
-            "or start a new run: start=None."
+            "model differs from the phase it starts from, whose parameters it continues. Use the same model, or start "
+            "a new run: start=None."
         )
     if after.until_step < before.until_step:
         raise ValueError(
-            f"{owner}until_step is {after.until_step}, before the start of the phase ({before.until_step}). Steps "
-            f"count from the start of the run: use a value above {before.until_step}."
+            f"until_step is {after.until_step}, before the start of the phase ({before.until_step}). Steps count from "
+            f"the start of the run: use a value above {before.until_step}."
         )
     missing = [
         change for change in changes(before, after) if change.is_abrupt and change.field not in after.acknowledge
     ]
-    if not missing:
-        return
-    fields = tuple(dict.fromkeys((*after.acknowledge, *(change.field for change in missing))))
-    lines = [line for change in missing for line in _described(change, before, after)]
-    raise UnacknowledgedError(
-        f"{name or 'the phase'} has abrupt changes that it does not acknowledge:\n"
-        + "\n".join(lines)
-        + f"\nIf they are intended, set acknowledge={fields!r} in the phase; otherwise fix the values.",
-        fields,
-    )
+    if missing:
+        fields = tuple(dict.fromkeys((*after.acknowledge, *(change.field for change in missing))))
+        lines = [line for change in missing for line in _described(change, before, after)]
+        raise RefusedConfigError(
+            "the phase has abrupt changes that it does not acknowledge:\n"
+            + "\n".join(lines)
+            + f"\nIf they are intended, set acknowledge={fields!r} in the phase; otherwise fix the values.",
+            {"acknowledge": json.dumps(fields)},
+        )
 
 
 def _described(change: Change, before: TrainPhaseConfig, after: TrainPhaseConfig) -> list[str]:
@@ -146,11 +138,6 @@ class RunPhase:
         return self.settings.global_batch_size * self.settings.sequence_length
 
     @property
-    def skipped_tokens(self) -> int:
-        """Tokens of the batches that the phase skips as it begins."""
-        return self.settings.skip_batches * self.tokens_per_step
-
-    @property
     def end_tokens(self) -> int:
         return self.tokens_at(self.settings.until_step)
 
@@ -165,19 +152,10 @@ class RunPhase:
 
 
 def place_phases(phases: Mapping[str, TrainPhaseConfig], starts: Mapping[str, tuple[str, int]]) -> dict[str, RunPhase]:
-    """Return every phase with its place; `starts` has the predecessor and its step for each phase that has one."""
+    """Return every phase with its place; `starts` has the predecessor, which comes first, and its step."""
     found: dict[str, RunPhase] = {}
-
-    def place(name: str) -> RunPhase:
-        if name in found:
-            return found[name]
-        if name not in phases:
-            raise ValueError(f"phase {name!r} is not in the timeline; use one of {', '.join(phases)}.")
-        if name in starts:
-            parent, step = starts[name]
-            found[name] = RunPhase(name, parent, phases[name], step, place(parent).tokens_at(step))
-        else:
-            found[name] = RunPhase(name, None, phases[name], 0, 0)
-        return found[name]
-
-    return {name: place(name) for name in phases}
+    for name, settings in phases.items():
+        parent, step = starts.get(name, (None, 0))
+        begin_tokens = 0 if parent is None else found[parent].tokens_at(step)
+        found[name] = RunPhase(name, parent, settings, step, begin_tokens)
+    return found

@@ -16,6 +16,7 @@ from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
 from runtime.parallel.hosts import Agreement, StopNotice, host_rows
 from runtime.parallel.mesh import devices_of
+from runtime.same_fields import filled_from
 from runtime.tracking.events import EventLog, log_name
 from runtime.training.control import Action, Control, Request
 from runtime.training.figure_checks import first_loss_of
@@ -29,12 +30,11 @@ from runtime.training.saving import Saver, SavingPlan
 from runtime.training.settings import TrainSettings
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import ProgramOptions, build_train_step
-from steps.compile_warnings import announced_compile
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import phase_shape
+from steps.machine_checks import kernel_shape
 from steps.phase_config import REQUESTS, TrainPhaseConfig, hyperparameters, resets_level_at
 from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
-from steps.phase_execution import execution, warn_of_other_execution
+from steps.phase_execution import announced_compile, execution, warn_of_other_execution
 from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
 from steps.phase_state import StartState, first_state, newest_state, own_state, publish_passed
 from steps.phase_validation import validation_of
@@ -81,15 +81,10 @@ class _PhaseObserver(Observer):
         self.resumed_at: int | None = None
 
     def on_progress(self, step: int, tokens_per_second: float, loss: float | None) -> None:
-        figures: dict[str, float] = {"tokens_per_second": tokens_per_second}
-        if loss is not None:
-            figures["loss"] = loss
-        if self.resumed_at is not None:
-            figures["resumed_at"] = self.resumed_at
-        if self._num_alarms:
-            figures["alarms"] = self._num_alarms
-        config = self._config
-        self._context.progress(step, config.until_step, "steps", begin=config.begin_step, **figures)
+        figures = {"loss": loss, "resumed_at": self.resumed_at, "alarms": self._num_alarms or None}
+        known = {name: figure for name, figure in figures.items() if figure is not None}
+        until, begin = self._config.until_step, self._config.begin_step
+        self._context.progress(step, until, "steps", begin=begin, tokens_per_second=tokens_per_second, **known)
 
     def on_alarm(self, alarm: Alarm) -> None:
         self._num_alarms += 1
@@ -144,7 +139,7 @@ class _Attempt:
         train_step = build_train_step(config.model, config.rope, mesh, options)
         parts = LoopParts(
             hyperparameters=functools.partial(hyperparameters, config),
-            train_step=announced_compile(train_step, "its train step", context),
+            train_step=announced_compile(train_step, context),
             loader=loader,
             saving=self._saving,
             events=self._events,
@@ -189,13 +184,11 @@ def _requests_of(context: StepContext) -> list[Request]:
 
 
 def _saving_plan(config: TrainPhaseConfig, context: StepContext, published: Milestones) -> SavingPlan:
-    return SavingPlan(
+    return filled_from(
+        config,
+        SavingPlan,
         temporary=TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch, KEEP_MARKER),
-        checkpoint_every_steps=config.checkpoint_every_steps,
-        checkpoint_every_seconds=config.checkpoint_every_seconds,
-        keep_good_every_steps=config.keep_good_every_steps,
         output_folder=context.output_path,
-        publish_every_steps=config.publish_every_steps,
         wanted_steps=frozenset(context.wanted_milestones) - published.keys(),
         notice_seconds=context.notice_seconds,
         facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - NOT_IN_FACTS),
@@ -203,13 +196,10 @@ def _saving_plan(config: TrainPhaseConfig, context: StepContext, published: Mile
 
 
 def _train_settings(config: TrainPhaseConfig, begin_step: int) -> TrainSettings:
-    return TrainSettings(
-        until_step=config.until_step,
-        sequence_length=config.sequence_length,
-        global_batch_size=config.global_batch_size,
+    return filled_from(
+        config,
+        TrainSettings,
         skip_rule=config.skip,
-        digest_every_steps=config.digest_every_steps,
-        norms_every_steps=config.norms_every_steps,
         monitors_reset_at=lambda step: step <= begin_step or resets_level_at(config, step),
         first_loss=first_loss_of(config.model) if config.start is None else None,
     )
@@ -224,7 +214,7 @@ def _begin_of_run(config: TrainPhaseConfig, digest: str) -> int:
 
 def _take_kernels(config: TrainPhaseConfig, mesh: Mesh) -> KernelChoice:
     """Return the kernels, with the blocks of the scatter kernel among the others'."""
-    shape = phase_shape(config, devices_of(mesh))
+    shape = kernel_shape(config, devices_of(mesh))
     kernels = take_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     scatter = scatter_blocks(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     return kernels._replace(blocks=kernels.blocks | {"scatter": scatter})
@@ -260,15 +250,13 @@ def _write_phase_event(
 
 
 def _log_beginning(config: TrainPhaseConfig, context: StepContext, run: RunState, kernels: KernelChoice) -> None:
-    blocks = kernels.blocks
+    blocks = "; ".join(f"{name}: {text}" for name, text in kernels.blocks.items())
     context.log.info(
-        "from step %d to %d, %d tokens a step, kernels: attention %s, loss %s (%s), scatter %s",
+        "from step %d to %d, %d tokens a step, kernels: attention %s, loss %s (%s), scatter %s; blocks: %s; remat %s, "
+        "micro-batches: %d",
         *(run.step, config.until_step, config.global_batch_size * config.sequence_length),
-        *(kernels.attention, kernels.loss, kernels.reason, config.scatter_kernel),
-    )
-    context.log.info(
-        "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
-        *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
+        *(kernels.attention, kernels.loss, kernels.reason, config.scatter_kernel, blocks),
+        *(config.remat, config.num_microbatches),
     )
     notice = context.notice_seconds
     context.log.info(

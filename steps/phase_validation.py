@@ -6,6 +6,7 @@ from marin_dag.graph.step import Input, StepContext
 from runtime.evaluation.token_predictions import PREDICTIONS
 from runtime.evaluation.validation import HeldOutValidation
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
+from runtime.same_fields import filled_from
 from runtime.tracking.events import EventLog
 from runtime.training.observer import Observer
 from steps.held_out import EvaluationProgram, open_held_out
@@ -33,15 +34,7 @@ def validation_of(
         return None
     for tasks in config.validation_tasks:
         check_vocabulary(tasks.name, tasks.result.vocab_size, config.model.vocab_size)
-    program = EvaluationProgram(
-        model=config.model,
-        rope=config.rope,
-        sequence_length=config.sequence_length,
-        windows_per_batch=WINDOWS_PER_BATCH,
-        compute_dtype=config.compute_dtype,
-        attention_kernel=config.attention_kernel,
-        loss_kernel=config.loss_kernel,
-    )
+    program = filled_from(config, EvaluationProgram, windows_per_batch=WINDOWS_PER_BATCH)
     texts, answers, kernels, predictor = open_held_out(
         whole,
         context,
@@ -72,19 +65,11 @@ def validation_of(
 
 
 def _whole_caches(config: TrainPhaseConfig, context: StepContext) -> dict[str, Input[TokenizeResult]]:
-    """Return the caches that are fully tokenized; log the others, and those with less text than asked for."""
+    """Return the caches that are fully tokenized; log the others."""
     whole = {name: cache for name, cache in config.caches.items() if not cache.is_growing}
     if growing := sorted(config.caches.keys() - whole.keys()):
         context.log.warning(
             "validation: without %s, which are still being tokenized; an attempt that begins later includes them",
             ", ".join(growing),
-        )
-    wanted = config.validation_tokens_per_source
-    available = {name: cache.result.num_validation_tokens for name, cache in sorted(whole.items())}
-    if few := [f"{name} {num_tokens:,}" for name, num_tokens in available.items() if num_tokens < wanted]:
-        context.log.info(
-            "validation: fewer held-out tokens than validation_tokens_per_source (%s): %s",
-            f"{wanted:,}",
-            ", ".join(few),
         )
     return whole

@@ -1,12 +1,12 @@
 """Train tokenizer: a sample of the sources to one tokenizer.json."""
 
-import difflib
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Input, Runtime, StepContext, step
+from marin_dag.values.changes import nearest
 from steps.document_samples import sample_documents
 from steps.documents import DocumentsResult
 from steps.tokenizer import TokenizerResult
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
-NEAREST_SPECIALS = 5
+MAX_NAMED = 5
 """Special tokens that a message names, of the hundreds of a tokenizer such as Llama 3's."""
 
 
@@ -96,8 +96,10 @@ def _id_of(tokenizer: "Tokenizer", token: str, field: str, name: str) -> int:
     found: int | None = tokenizer.token_to_id(token)
     if found is None:
         specials = [added.content for added in tokenizer.get_added_tokens_decoder().values() if added.special]
-        near = difflib.get_close_matches(token, specials, n=NEAREST_SPECIALS, cutoff=0.0)
-        known = f"the nearest of its {len(specials)} special tokens are {near}" if near else "it has no special tokens"
+        known = ", ".join(specials[:MAX_NAMED]) or "none"
         none = ", or None if nothing opens its documents" if field == "bos_token" else ""
-        raise UserError(f"{name}: {field}: the tokenizer has no token {token!r}; {known}. Name the right one{none}.")
+        raise UserError(
+            f"{name}: {field}: the tokenizer has no token {token!r}.{nearest(token, specials)} Name one of its "
+            f"{len(specials)} special tokens ({known}){none}."
+        )
     return found

@@ -1,15 +1,11 @@
-"""Interrupts: handlers for Ctrl-C, SIGTERM and SIGUSR2 (which Slurm sends before the time limit).
-
-A pipeline calls `install_interrupt_handler` above its other imports, so nothing heavy may be imported here.
-"""
+"""Interrupts: handlers for Ctrl-C, SIGTERM and SIGUSR2 (which Slurm sends before the time limit)."""
 
 import contextlib
 import dataclasses
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 INTERRUPTED = 130
@@ -17,23 +13,8 @@ INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
-def install_interrupt_handler() -> None:
-    """End the process with one line instead of a traceback on an interrupt before `cli.main` handles it."""
-    shown = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not is_interrupt(error):
-            shown(kind, error, trace)
-            return
-        print("interrupted", file=sys.stderr)
-        raise SystemExit(INTERRUPTED)
-
-    sys.excepthook = hook
-
-
 def is_interrupt(error: BaseException) -> bool:
     """Return whether an error is Ctrl-C, or pydantic's error for a Ctrl-C while it built a model."""
-    # By name: pydantic may not be imported yet.
     is_from_pydantic = type(error).__name__ == "SchemaError" and "KeyboardInterrupt" in str(error)
     return is_from_pydantic or isinstance(error, KeyboardInterrupt)
 

@@ -8,8 +8,7 @@ import pytest
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from pipelines import compile_report
-from pipelines.compile_cures import cures
-from pipelines.compile_report import programs_of, request_of
+from pipelines.compile_programs import cures, programs_of, request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import main, phases
@@ -66,24 +65,18 @@ def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
 
 
 def test_fewer_copies_are_tried_where_memory_is_short_and_the_report_has_memory_by_chip(main_line):
-    train, evaluation = (
-        dataclasses.replace(request_of(main_line["phoenix"], step), replica_parallel=4) for step in ("train", "eval")
-    )
-    for request in (train, evaluation):
-        first = next(iter(cures(request)))
-        assert (first.field, first.value) == ("replica_parallel", 2)  # 3 divides no axis of the torus
-        assert first.request == dataclasses.replace(request, replica_parallel=2)
-        assert "replica_parallel" not in [
-            cure.field for cure in cures(dataclasses.replace(request, replica_parallel=1))
-        ]
+    train = dataclasses.replace(request_of(main_line["phoenix"], "train"), replica_parallel=4)
+    # 3 divides no axis of the torus.
+    assert next(iter(cures(train))) == ("replica_parallel", dataclasses.replace(train, replica_parallel=2))
+    assert "replica_parallel" not in dict(cures(dataclasses.replace(train, replica_parallel=1)))
     check_message("\n".join(compile_report._program(train, COMPILED, ["phoenix"])))
 
 
 def test_a_cure_that_the_torus_cannot_hold_is_not_tried(main_line):
     small = dataclasses.replace(request_of(main_line["phoenix"], "train"), slice="v4-8", num_slices=1)
-    assert "model_parallel" in [cure.field for cure in cures(small)]
+    assert "model_parallel" in dict(cures(small))
     one_chip = dataclasses.replace(small, slice="v5litepod-1")
-    assert "model_parallel" not in [cure.field for cure in cures(one_chip)]
+    assert "model_parallel" not in dict(cures(one_chip))
 
 
 @pytest.fixture
@@ -182,8 +175,7 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line, monk
     (_, row, _) = compile_report._phases({"kestrel": kestrel}, {"kestrel": programs_of(kestrel)}, {train: alone})
     seconds = kestrel.config.until_step * roofline_of(train, alone).step_seconds
     assert float(row.split()[-2]) == pytest.approx(seconds / 0.55 / 86_400, abs=0.1)
-    tried = [cure.field for cure in cures(train)]
-    assert "num_microbatches" in tried
+    assert "num_microbatches" in dict(cures(train))
 
 
 def test_a_program_is_reported_with_memory_flops_collectives_faults_and_the_roofline(main_line):
@@ -194,7 +186,7 @@ def test_a_program_is_reported_with_memory_flops_collectives_faults_and_the_roof
 
 def test_the_phases_add_up_to_days_and_chip_hours(main_line):
     requests = {name: programs_of(phase) for name, phase in main_line.items()}
-    outcomes = {programs.train: COMPILED for programs in requests.values()}
+    outcomes = {programs["train"]: COMPILED for programs in requests.values()}
     lines = list(compile_report._phases(main_line, requests, outcomes))
     assert [line.split()[0] for line in lines] == ["phase", *main_line, "all"]
     days = [float(line.split()[-2]) for line in lines[1:]]
@@ -297,9 +289,9 @@ def test_a_run_compiles_nothing_ahead_and_does_not_pass_over_the_wish(tmp_path, 
 @pytest.mark.parametrize(
     ("fits", "typed"),
     [
-        # Of the 3 sequences a chip, 2 are no part; starling's are in the recipe.
+        # Of the 3 sequences a chip, 2 are no part.
         (lambda asked: asked.num_microbatches == 3, "--set ocelot.num_microbatches=3"),
-        (lambda asked: asked.model_parallel == 2, "--set ocelot.model_parallel=2 --set starling.model_parallel=1"),
+        (lambda asked: asked.model_parallel == 2, "--set ocelot.model_parallel=2"),
     ],
 )
 def test_the_printed_option_makes_the_step_fit(tmp_path, capsys, monkeypatch, fits, typed):
@@ -316,18 +308,6 @@ def test_the_printed_option_makes_the_step_fit(tmp_path, capsys, monkeypatch, fi
     cured = dry_run(capsys, tmp_path, "--compile", *typed.split()).out
     assert "does not fit" not in cured and "too large" not in cured and "\nall  " in cured
     assert "ocelot, jellyfish, phoenix" in cured and "starling, deeper_starling" in cured
-
-
-def test_an_evaluation_that_does_not_fit_is_cured_by_its_own_batch(tmp_path, capsys, monkeypatch):
-    def outcome_of(asked):
-        too_large = asked.step == "eval" and asked.num_slices == 2 and asked.global_batch_size > 512
-        return (DoesNotFit("too large") if too_large else COMPILED), True
-
-    monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
-    large = dry_run(capsys, tmp_path, "--compile", "--set", "ema_eval/kestrel.windows_per_batch=2048").out
-    typed = "--set ema_eval/kestrel.windows_per_batch=512"
-    assert f"  fits with       {typed}: 8.00 GiB\n" in large
-    assert "does not fit" not in dry_run(capsys, tmp_path, "--compile", *typed.split()).out
 
 
 def test_a_report_says_where_no_change_helps(tmp_path, capsys, monkeypatch):
@@ -354,14 +334,15 @@ def test_the_evaluation_that_is_compiled_is_the_one_that_runs(main_line):
 
 def test_held_out_text_is_compiled_over_the_mesh_of_the_run_that_measures_it(main_line):
     kestrel = main_line["kestrel"]
-    assert programs_of(kestrel).validation == programs_of(kestrel).evaluation, "one program, compiled once"
+    usual = programs_of(kestrel)
+    assert usual["validation"] == usual["eval"], "one program, compiled once"
     own = {"model_parallel": 4, "context_parallel": 2, "loss_kernel": "chunked"}
     changes = {**own, "skip": SkipRule(window_steps=7, sigma=6.0, warmup_steps=2, max_consecutive=3)}
     spread = programs_of(dataclasses.replace(kestrel, config=kestrel.config.model_copy(update=changes)))
-    assert spread.validation is not None and spread.validation.layout == spread.train.layout
-    assert spread.validation == dataclasses.replace(spread.evaluation, **own, global_batch_size=64)
+    assert spread["validation"].layout == spread["train"].layout
+    assert spread["validation"] == dataclasses.replace(spread["eval"], **own, global_batch_size=64)
     without = dataclasses.replace(kestrel, config=kestrel.config.model_copy(update={"validate_every_steps": 0}))
-    assert programs_of(without).validation is None
+    assert "validation" not in programs_of(without)
 
 
 def test_held_out_text_is_counted_beside_the_state_of_the_run_that_measures_it(tmp_path, capsys, monkeypatch):

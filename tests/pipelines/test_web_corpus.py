@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.inputs import Input
 from marin_dag.ledger.records import Records
@@ -96,7 +95,7 @@ def test_an_unread_evaluation_set_is_refused(tmp_path, name):
     for other in ("math.jsonl", "README.md", ".cache/x.bin", name):
         (tmp_path / other).parent.mkdir(exist_ok=True)
         (tmp_path / other).write_text('{"question": "?"}')
-    with expect_error(UserError):
+    with expect_error(ValueError):
         built("--evals", str(tmp_path))
     (tmp_path / name).unlink()
     built("--evals", str(tmp_path))

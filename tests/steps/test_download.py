@@ -29,7 +29,7 @@ from runtime.text.fetch import http as fetch_http
 from runtime.text.fetch.errors import Failure, UnreachableError
 from runtime.text.fetch.failures import FailureStreak, IncompleteDownloadError
 from steps.download import DownloadConfig, DownloadResult, download
-from steps.fetch import UNPINNED, HuggingFaceDataset, HuggingFaceModel, Url, UrlIndex, files_in
+from steps.fetch import UNPINNED, HuggingFaceDataset, HuggingFaceModel, UrlIndex, files_in
 from tests.catalogue import expect_error
 
 NAMES = tuple(f"data/{letter}.jsonl" for letter in "abcd")
@@ -334,33 +334,6 @@ def test_an_address_becomes_the_data_set_that_it_names():
     assert changed.steps[0].config.fetch.files == ("other/*",)
     with pytest.raises(ValidationError):
         DownloadConfig(fetch="hf://datasets/someone/texts@main/data/")
-
-
-def test_progress_counts_files_and_bytes_where_sizes_are_unknown(publisher, context_of, tmp_path):
-    context = context_of("one", str(tmp_path / "one"))
-    content = b"text of data/a.jsonl"
-    url = Url(url=f"{publisher.url}data/a.jsonl", sha256=hashlib.sha256(content).hexdigest(), file_name="a.jsonl")
-    download.function(DownloadConfig(fetch=url), context)
-    assert [(*progress[:3], progress[3]["gigabytes"]) for progress in context.reported] == [
-        (0, 1, "files", 0),
-        (1, 1, "files", 2e-8),
-    ]
-    context = context_of("many", str(tmp_path / "many"))
-    download.function(listed(publisher), context)
-    assert [(done, total, unit) for done, total, unit, _ in context.reported] == [(n, 4, "files") for n in range(5)]
-    assert [figures["gigabytes"] for *_, figures in context.reported] == [0, 2e-8, 4e-8, 6e-8, 8e-8]
-
-
-def test_progress_of_own_files_counts_bytes(context_of, tmp_path):
-    for name, size in (("a", 1_500_000), ("b", 2_500_000)):
-        (tmp_path / f"{name}.jsonl").write_bytes(bytes(size))
-    context = context_of("own", str(tmp_path / "own"))
-    download.function(DownloadConfig(fetch=files_in(str(tmp_path), "*.jsonl")), context)
-    assert [(*progress[:3], progress[3]["files"]) for progress in context.reported] == [
-        (0, 4, "MB", 0),
-        (2, 4, "MB", 1),
-        (4, 4, "MB", 2),
-    ]
 
 
 def test_a_publisher_that_does_not_answer_is_not_asked_for_every_file():

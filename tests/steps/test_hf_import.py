@@ -382,7 +382,6 @@ def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with
     assert [problem.removeprefix("base: ").split(" is ")[0] for problem in problems] == [
         "restore",
         "model.num_attention_heads",
-        "model.num_key_value_heads",
         "rope",
     ]
     options = shlex.split(line.removeprefix("On the command line: "))

@@ -1,7 +1,9 @@
 """A phase that resumes with another execution warns with both values; an unchanged execution is silent."""
 
 import importlib.metadata
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,8 +138,7 @@ def test_another_shape_has_other_blocks_and_only_another_kernel_is_a_change():
     assert [
         str(found) for found in differences(HOW, other | {"attention": "chunked: query 512"}, is_resumed=False)
     ] == ["attention: recorded: splash / now: chunked"]
-    same_shape = HOW | {"attention": "splash: query 1,024, key 1,024"}
-    assert [found.name for found in differences(HOW, same_shape, is_resumed=False)] == ["attention"]
+    assert [found.name for found in differences(HOW, other, is_resumed=True)] == ["batch", "attention"]
     fewer = HOW | {"memory": "remat full, micro-batches: 2", "reason": "as asked for"}
     assert [found.name for found in differences(HOW, fewer, is_resumed=True)] == ["memory"]
 
@@ -145,3 +146,17 @@ def test_another_shape_has_other_blocks_and_only_another_kernel_is_a_change():
 def test_names_missing_from_a_record_are_no_change():
     assert differences({"attention": "splash: query 128", "reason": "by default"}, HOW, is_resumed=False) == []
     assert differences({}, HOW, is_resumed=True) == []
+
+
+def test_a_long_compile_is_a_warning_while_it_runs(monkeypatch) -> None:
+    monkeypatch.setattr(phase_execution, "SILENT_SECONDS", 0.05)
+    warnings, returned = [], []
+
+    def train_step(state: int) -> int:
+        time.sleep(0.3)
+        returned.append(len(warnings))
+        return state + 1
+
+    update = phase_execution.announced_compile(train_step, SimpleNamespace(warn=warnings.append))
+    assert [update(number) for number in range(2)] == [1, 2]
+    assert returned == [1, 1], "only the first call compiles"

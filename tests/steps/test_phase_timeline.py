@@ -56,13 +56,13 @@ def then(**settings) -> Settings:
 
 
 def test_a_rate_that_meets_the_one_before_needs_no_acknowledgement():
-    check_acknowledged("next", BEFORE, then(learning_rate=Linear(1e-3, 1e-4, start_step=100, decay_steps=100)))
+    check_acknowledged(BEFORE, then(learning_rate=Linear(1e-3, 1e-4, start_step=100, decay_steps=100)))
 
 
 def test_an_unacknowledged_jump_of_the_learning_rate_is_an_error():
     with expect_error(ValueError) as caught:
-        check_acknowledged("next", BEFORE, then(learning_rate=Constant(1.7e-3)))
-    assert caught.value.fields == ("learning_rate",)
+        check_acknowledged(BEFORE, then(learning_rate=Constant(1.7e-3)))
+    assert caught.value.cure == {"acknowledge": '["learning_rate"]'}
 
 
 @pytest.mark.parametrize(
@@ -86,20 +86,20 @@ def test_an_unacknowledged_jump_of_the_learning_rate_is_an_error():
 )
 def test_each_abrupt_change_is_refused_until_it_is_acknowledged(field, value):
     with expect_error(ValueError):
-        check_acknowledged("next", BEFORE, then(**{field: value}))
-    check_acknowledged("next", BEFORE, then(**{field: value, "acknowledge": (field,)}))
+        check_acknowledged(BEFORE, then(**{field: value}))
+    check_acknowledged(BEFORE, then(**{field: value, "acknowledge": (field,)}))
 
 
 def test_gradual_changes_need_no_acknowledgement():
     after = then(global_batch_size=24, averages=(Ema(0.995),), z_loss=1e-4)
-    check_acknowledged("next", BEFORE, after)
+    check_acknowledged(BEFORE, after)
     assert [change.field for change in changes(BEFORE, after)] == ["global_batch_size", "averages", "z_loss"]
 
 
 def test_averages_need_no_acknowledgement():
     field, value = "averages", (Ema(0.99), Ema(0.999, "slow"))
     after = then(**{field: value})
-    check_acknowledged("next", BEFORE, after)
+    check_acknowledged(BEFORE, after)
     (change,) = changes(BEFORE, after)
     assert (change.field, change.before, change.after) == (field, getattr(BEFORE, field), value)
 
@@ -107,9 +107,9 @@ def test_averages_need_no_acknowledgement():
 def test_another_cache_is_an_error_until_it_is_acknowledged():
     after = then(caches={"web": "another cache"})
     with expect_error(ValueError) as caught:
-        check_acknowledged("next", BEFORE, after)
-    assert caught.value.fields == ("caches",)
-    check_acknowledged("next", BEFORE, dataclasses.replace(after, acknowledge=("caches",)))
+        check_acknowledged(BEFORE, after)
+    assert caught.value.cure == {"acknowledge": '["caches"]'}
+    check_acknowledged(BEFORE, dataclasses.replace(after, acknowledge=("caches",)))
 
 
 def test_a_source_that_the_mixture_adds_or_drops_changes_no_cache():
@@ -126,10 +126,10 @@ def test_restore_is_no_change_of_the_next_phase():
 
 def test_skipped_batches_are_an_error_until_acknowledged_and_no_change_of_the_next_phase():
     with expect_error(ValueError) as e:
-        check_acknowledged("next", BEFORE, then(skip_batches=300))
-    assert e.value.fields == ("skip_batches",)
+        check_acknowledged(BEFORE, then(skip_batches=300))
+    assert e.value.cure == {"acknowledge": '["skip_batches"]'}
     left_out = then(skip_batches=300, acknowledge=("skip_batches",))
-    check_acknowledged("next", BEFORE, left_out)
+    check_acknowledged(BEFORE, left_out)
     (change,) = changes(BEFORE, left_out)
     assert (change.field, change.before, change.after, change.is_abrupt) == ("skip_batches", 0, 300, True)
     assert changes(left_out, then()) == ()
@@ -141,14 +141,13 @@ def test_skipped_batches_are_no_tokens_of_the_run():
     phases = {"first": BEFORE, "second": then(skip_batches=300)}
     leg = place_phases(phases, {"second": ("first", 100)})["second"]
     assert (leg.begin_tokens, leg.end_tokens) == (100 * 8 * 32, 200 * 8 * 32)
-    assert leg.skipped_tokens == 300 * 8 * 32
 
 
 def test_a_model_of_another_shape_and_an_end_before_the_beginning_are_refused():
     with expect_error(ValueError):
-        check_acknowledged("next", BEFORE, then(model=dataclasses.replace(BEFORE.model, hidden_size=32)))
+        check_acknowledged(BEFORE, then(model=dataclasses.replace(BEFORE.model, hidden_size=32)))
     with expect_error(ValueError):
-        check_acknowledged("next", BEFORE, then(until_step=50))
+        check_acknowledged(BEFORE, then(until_step=50))
 
 
 def test_an_average_the_wrong_way_round_is_refused():
@@ -174,14 +173,12 @@ def test_tokens_agree_with_counting_every_step(drawn, data):
         assert leg.end_tokens == leg.tokens_at(leg.settings.until_step)
 
 
-def test_phases_are_placed_in_any_order():
+def test_phases_are_placed_by_their_predecessors():
     decay = Linear(1e-3, 1e-4, start_step=100, decay_steps=100)
     phases = {
-        "branch": then(until_step=170, global_batch_size=1),
-        "second": then(
-            until_step=200, global_batch_size=24, learning_rate=Linear(1e-3, 1e-4, start_step=100, decay_steps=100)
-        ),
         "first": BEFORE,
+        "second": then(until_step=200, global_batch_size=24, learning_rate=decay),
+        "branch": then(until_step=170, global_batch_size=1),
     }
     legs = place_phases(phases, {"second": ("first", 100), "branch": ("second", 150)})
     assert list(legs) == list(phases)
@@ -189,11 +186,6 @@ def test_phases_are_placed_in_any_order():
     assert legs["branch"].begin_tokens == (100 * 8 + 50 * 24) * 32
     assert (legs["branch"].parent, legs["branch"].steps, legs["branch"].end_tokens) == ("second", 20, 64_640)
     assert legs["second"].rates == (1e-3, decay(199))
-
-
-def test_a_missing_predecessor_is_an_error():
-    with expect_error(ValueError):
-        place_phases({"first": BEFORE}, {"first": ("lost", 3)})
 
 
 def test_tokens_are_exact_where_floats_and_32_bits_are_not():

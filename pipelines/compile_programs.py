@@ -1,0 +1,158 @@
+"""Compile programs: the programs of phases and scores for their machines, and changes to try where one does not fit."""
+
+import dataclasses
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from marin_dag.errors import UserError
+from marin_dag.graph.resources import Cpu, Gpu
+from marin_dag.graph.step import Step
+from runtime.cost.chips import slice_of
+from runtime.cost.request import Request
+from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
+from runtime.same_fields import filled_from
+from steps.ema_eval import EmaEvalConfig
+from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval
+from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape
+
+Kind = Literal["train", "eval", "validation"]
+"""A validation is an evaluation by the run itself, over its own mesh (steps/phase_validation.py)."""
+
+
+def programs_of(phase: Step, *, evaluation: EmaEvalConfig | None = None) -> dict[Kind, Request]:
+    """Return the programs of a phase and its evaluation; the errors are those of `request_of`."""
+    found: dict[Kind, Request] = {
+        "train": request_of(phase, "train"),
+        "eval": request_of(phase, "eval", evaluation=evaluation),
+    }
+    return found | ({"validation": request_of(phase, "validation")} if phase.config.validate_every_steps else {})
+
+
+def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = None) -> Request:
+    """Return one program of a phase on the phase's machines.
+
+    Without an `evaluation`, "eval" has the defaults, the phase's dtype and as many copies.
+
+    Raises:
+        UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
+        ValueError: it asks for a kernel that does not run there.
+    """
+    from runtime.training.kernel_choice import chosen_kernels
+
+    config, (name, num_slices) = phase.config, slice_of_step(phase)
+    is_train, is_default = kind == "train", evaluation is None or kind != "eval"
+    asking: Any = config if is_default else evaluation
+    # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
+    model_parallel, context_parallel = (1, 1) if kind == "eval" else (config.model_parallel, config.context_parallel)
+    devices = devices_on(phase.resources, context_parallel=context_parallel)
+    num_parts = devices.num_devices // (model_parallel * context_parallel)
+    windows = WINDOWS_PER_BATCH if is_default else asking.windows_per_batch
+    num_rows = config.global_batch_size if is_train else window_batch(windows, num_parts)
+    shape = kernel_shape(config, devices, num_rows=None if is_train else num_rows, compute_dtype=asking.compute_dtype)
+    loss_kernel = None if kind == "eval" and is_default else asking.loss_kernel
+    kernels = chosen_kernels(shape, attention_kernel=asking.attention_kernel, loss_kernel=loss_kernel)
+    own = {
+        "slice": name,
+        "num_slices": num_slices,
+        "global_batch_size": num_rows,
+        "compute_dtype": asking.compute_dtype,
+        "attention_kernel": kernels.attention,
+        "loss_kernel": kernels.loss,
+        "replica_parallel": asking.replica_parallel,
+    }
+    if is_train:
+        window_steps = 0 if config.skip is None else config.skip.window_steps
+        state = {"num_averages": len(config.averages), "skip_window_steps": window_steps}
+        return filled_from(config, Request, step="train", stored_dtype="float32", **own, **state)
+    return Request(
+        step="eval",
+        **own,
+        num_averages=0,
+        model=config.model,
+        sequence_length=config.sequence_length,
+        reduce_dtype=config.reduce_dtype,
+        model_parallel=model_parallel,
+        context_parallel=context_parallel,
+    )
+
+
+def slice_of_step(step: Step[Any]) -> tuple[str, int]:
+    """Return the name of a step's slice or GPUs, and the number of slices."""
+    resources = step.resources
+    if isinstance(resources, Cpu):
+        raise UserError(
+            f"--compile: {step.name} runs on {resources}, and only programs for TPUs and GPUs are compiled ahead of "
+            "time; give it resources=Tpu(...) or Gpu(...) (the flagship: --scale 8b)."
+        )
+    name, num_slices = (str(resources), 1) if isinstance(resources, Gpu) else (resources.slice, resources.num_slices)
+    try:
+        slice_of(name)
+    except ValueError as error:
+        raise UserError(f"--compile: {step.name} runs on {resources}: {error}") from error
+    return name, num_slices
+
+
+def scoring_programs(step: Step[Any]) -> Iterator[Request]:
+    """Yield the largest programs of an evaluation on lm-eval's tasks whose model is known, for accelerators."""
+    if step.kind is not lm_eval or isinstance(step.resources, Cpu) or evaluated_model(step.config) is None:
+        return
+    from runtime.evaluation.generation import CACHED_TOKENS, MOST_SLOTS, slots_and_capacity
+    from runtime.evaluation.packing import row_length
+    from runtime.kernels.attention_paged import cache_kernel_of
+
+    config: LmEvalConfig = step.config
+    model: Any = evaluated_model(config)
+    devices, (name, num_slices) = devices_on(step.resources), slice_of_step(step)
+    num_bytes, longest = evaluated_bytes(config, model), model.max_position_embeddings
+    length = row_length(longest)
+    score = Request(
+        step="score",
+        slice=name,
+        num_slices=num_slices,
+        model=model,
+        sequence_length=length,
+        global_batch_size=max(1, config.tokens_per_batch // length) * devices.num_devices,
+        num_averages=0,
+        compute_dtype=config.compute_dtype,
+        attention_kernel="chunked",
+        loss_kernel="none",
+        remat="none",
+        replica_parallel=evaluated_mesh(step.resources, model, num_bytes).replica // num_slices,
+        stored_dtype="bfloat16" if num_bytes == 2 * model.num_parameters else "float32",
+    )
+    yield score
+    if any(task.max_new_tokens for task in config.tasks):
+        slots, capacity = slots_and_capacity(longest, MOST_SLOTS, MOST_SLOTS, CACHED_TOKENS)
+        kernel, _ = cache_kernel_of(devices.platform, head_dim=model.head_dim, compute_dtype=config.compute_dtype)
+        size = slots * devices.num_devices
+        yield dataclasses.replace(
+            score, step="decode", sequence_length=capacity, global_batch_size=size, attention_kernel=kernel
+        )
+
+
+def cures(train: Request) -> Iterator[tuple[str, Request]]:
+    """Yield fields to change in a phase whose training step does not fit, with the changed request, in order."""
+    if train.remat != "full":
+        yield "remat", dataclasses.replace(train, remat="full")
+    fewer = (dataclasses.replace(train, replica_parallel=number) for number in range(train.replica_parallel - 1, 0, -1))
+    yield from (("replica_parallel", request) for request in [*filter(_can_be_laid, fewer)][:1])
+    sequences = train.global_batch_size // train.layout.shape.batch_parts // train.num_microbatches
+    for factor in [part for part in range(2, sequences + 1) if sequences % part == 0][:2]:
+        yield "num_microbatches", dataclasses.replace(train, num_microbatches=train.num_microbatches * factor)
+    by_two = dataclasses.replace(train, model_parallel=2)
+    if train.parallel == 1 and _can_be_laid(by_two):
+        yield "model_parallel", by_two
+
+
+def _can_be_laid(request: Request) -> bool:
+    try:
+        request.model.check_divides(copy_size=request.layout.shape.copy_size, model_axis=request.model_parallel)
+    except ValueError:
+        return False
+    return True
+
+
+def settings(field: str, values: Iterable[tuple[str, object]]) -> str:
+    """Return `--set STEP.FIELD=VALUE` for each step, quoted for a shell."""
+    return " ".join(f"--set {shlex.quote(f'{step}.{field}={value}')}" for step, value in values)
