@@ -11,16 +11,16 @@ from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Record, Records, UnreadableRecordError
 from marin_dag.store.store import Store
+from pipelines.document_browser import LiveDocuments
 from pipelines.heat_map_command import heat_map
-from pipelines.live_documents import LiveDocuments
 from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
 from pipelines.stalls_command import stalls_of
-from runtime.report import documents_page, phase_texts
+from runtime.report import documents_page
 from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
-from runtime.report.pages import stalls_page
+from runtime.report.pages import stalls_page, texts_page
 from runtime.report.theme import STYLE
 from steps.report_config import ReportConfig
 from steps.report_contents import texts_of
@@ -128,7 +128,7 @@ class RunPage:
     def _texts(self, written: Sequence[tuple[str, Record]]) -> str:
         found = [(phase, SampleResult.model_validate(record.result)) for phase, record in written]
         texts = [text for phase, result in found for text in texts_of(phase, result)]
-        return phase_texts.page(f"Texts of {self._session.pipeline}", texts)
+        return texts_page(f"Texts of {self._session.pipeline}", texts)
 
     def _stalls(self) -> str:
         found, notes = stalls_of(self._session.store, phases_by_digest(self._graph.steps))

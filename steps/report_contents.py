@@ -13,13 +13,13 @@ from runtime.report.contents import (
     Evaluation,
     Export,
     Phase,
+    PhaseText,
     Report,
     Score,
     SourceCurve,
     Stage,
     WindowLosses,
 )
-from runtime.report.phase_texts import PhaseText
 from runtime.report.readings import Draws, PhaseLog
 from steps.decontaminate import DecontaminateResult
 from steps.filter import FilterResult

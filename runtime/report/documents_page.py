@@ -4,12 +4,11 @@ One script draws the lists and the sample, from data inside a file or from the s
 """
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.report.document import document
-from runtime.report.markup import Markup, element, printable
+from runtime.report.markup import Markup, data_element, element
 
 MOST_CHARACTERS = 20_000
 """Characters of a text that a page shows."""
@@ -21,9 +20,9 @@ def marked(text: str, spans: Sequence[tuple[int, int, str]]) -> list[tuple[str, 
     edges = sorted({0, len(data), *(edge for start, end, _ in spans for edge in (start, end))})
     pieces, left = [], MOST_CHARACTERS
     for begin, after in itertools.pairwise(edges):
-        piece = printable(data[begin:after].decode(errors="replace"))
+        piece = data[begin:after].decode(errors="replace")
         labels = [label for start, end, label in spans if start <= begin and after <= end]
-        pieces.append((piece[:left], printable("; ".join(labels))))
+        pieces.append((piece[:left], "; ".join(labels)))
         left -= len(piece)
         if left < 0:
             pieces.append((" […]", ""))
@@ -38,10 +37,8 @@ def page(title: str, lead: str, lists: Mapping[str, Mapping[str, Any]], sample: 
         lists: data of the lists "kept" and "dropped".
         sample: measures of a filter's sample; None for other steps.
     """
-    # "<" would end the element of the data.
-    data = json.dumps({"lists": lists, "sample": sample}, ensure_ascii=True, separators=(",", ":"))
-    encoded = element("script", Markup(data.replace("<", "\\u003c")), id="documents-data", type="application/json")
-    return document(title, lead, _places(), encoded, scripts=(SCRIPT,))
+    data = data_element({"lists": lists, "sample": sample}, id="documents-data")
+    return document(title, lead, _places(), data, scripts=(SCRIPT,))
 
 
 def live_browser(steps: Sequence[str]) -> Markup:

@@ -4,14 +4,13 @@ A figure is a Bokeh document as JSON beside empty places for its panels; the scr
 are counted from 1 in each figure, so equal values give equal bytes.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
-from runtime.report.markup import Markup, element, printable
+from runtime.report.markup import Markup, data_element, element
 from runtime.report.panel import Panel, Series
 from runtime.report.theme import VARIABLES
 
@@ -36,7 +35,7 @@ def figure(
         element("div", *_tools(panels, has_scale=has_scale), class_="tools"),
         *([element("div", *chips, class_="legend")] if chips else []),
         element("div", *places, class_=f"panels columns{columns}"),
-        element("script", _json(panels), type="application/json"),
+        data_element(_data(panels)),
         element("figcaption", caption),
         data_live="" if is_live else None,
     )
@@ -64,22 +63,18 @@ def _chip(series: Series) -> Markup:
     return element("button", sign, series.name, type="button", data_series=series.name, aria_pressed="true")
 
 
-def _json(panels: Sequence[Panel]) -> Markup:
-    """Return the figure's document; no character of it can end the element that it stands in."""
+def _data(panels: Sequence[Panel]) -> Any:
     document = Document()
     for panel in panels:
         document.add_root(panel.plot)
-    text = json.dumps(_renumbered(document.to_json(deferred=False), {}), ensure_ascii=True, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+    return _renumbered(document.to_json(deferred=False), {})
 
 
 def _renumbered(value: Any, ids: dict[str, str]) -> Any:
-    """Return JSON data with ids counted from 1 in the order in which they are met, and printable text."""
+    """Return JSON data with ids counted from 1 in the order in which they are met."""
     if isinstance(value, dict):
         return {
             key: ids.setdefault(item, str(len(ids) + 1)) if key == "id" else _renumbered(item, ids)
             for key, item in value.items()
         }
-    if isinstance(value, list | tuple):
-        return [_renumbered(item, ids) for item in value]
-    return printable(value) if isinstance(value, str) else value
+    return [_renumbered(item, ids) for item in value] if isinstance(value, list | tuple) else value

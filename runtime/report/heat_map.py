@@ -7,12 +7,13 @@ weights, so moments also compare EMA weights, phases and forks.
 import dataclasses
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from runtime.report.document import document
-from runtime.report.markup import Markup, element, printable, table
+from runtime.report.markup import Markup, data_element, element, table
 from runtime.report.recipe import counted
 
 MOST_CELLS = 48_000
@@ -78,10 +79,8 @@ def page(
     num_shown = max(FEWEST_TOKENS, MOST_CELLS // (len(ordered) * len(moments)))
     if any(len(window.texts) > num_shown for window in ordered):
         notes = [f"each window shows its first {num_shown:,} tokens; choose fewer phases or domains for more", *notes]
-    data = {"moments": [*map(printable, moments)], "windows": [_data(window, num_shown) for window in ordered]}
+    data = {"moments": moments, "windows": [_data(window, num_shown) for window in ordered]}
     names = [f"{window.domain} {window.digest}" for window in ordered]
-    # "<" would end the element of the data.
-    encoded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     form = element(
         "form",
         element("label", "window ", _select("window", names)),
@@ -101,7 +100,7 @@ def page(
         form,
         element("div", element("pre", id="text", class_="heat"), element("div", id="token", class_="sample")),
         _windows_table(ordered),
-        element("script", Markup(encoded), id="data", type="application/json"),
+        data_element(data, id="data"),
         notes=notes,
         scripts=(SCRIPT,),
     )
@@ -131,24 +130,26 @@ def _windows_table(windows: Sequence[HeatWindow]) -> Markup:
     return table(headings, rows, "Windows at their newest moment, the hardest first")
 
 
-def _data(window: HeatWindow, num_shown: int) -> dict[str, object]:
-    return {
-        "texts": [printable(text) for text in window.texts[:num_shown]],
-        "moments": [None if moment is None else _numbers(moment, num_shown) for moment in window.moments],
-    }
+def _data(window: HeatWindow, num_shown: int) -> dict[str, Any]:
+    moments = [None if moment is None else _moment_data(moment, num_shown) for moment in window.moments]
+    return {"texts": window.texts[:num_shown], "moments": moments}
 
 
-def _numbers(moment: Moment, num_shown: int) -> dict[str, object]:
-    known = np.isfinite(moment.log_prob[:num_shown])
-    likely = [
-        [[printable(text), round(float(value), 2)] for text, value in zip(texts, values, strict=True)]
-        for texts, values in zip(moment.likely[:num_shown], moment.likely_log_prob[:num_shown], strict=True)
-    ]
+def _moment_data(moment: Moment, num_shown: int) -> dict[str, Any]:
+    known = np.isfinite(moment.log_prob[:num_shown]).tolist()
+
+    def rounded(values: np.ndarray, digits: int) -> list[float | None]:
+        return [
+            round(value, digits) if is_known else None for value, is_known in zip(values.tolist(), known, strict=True)
+        ]
+
+    log_probs = [[round(value, 2) for value in values] for values in moment.likely_log_prob.tolist()]
+    likely = [[*zip(*pair, strict=True)] for pair in zip(moment.likely, log_probs, strict=True)]
     return {
-        "logProb": [round(float(v), 3) if k else None for v, k in zip(moment.log_prob, known, strict=False)],
+        "logProb": rounded(moment.log_prob[:num_shown], 3),
         "rank": moment.rank[:num_shown].tolist(),
-        "entropy": [round(float(v), 2) if k else None for v, k in zip(moment.entropy, known, strict=False)],
-        "likely": [each if k else [] for each, k in zip(likely, known, strict=True)],
+        "entropy": rounded(moment.entropy[:num_shown], 2),
+        "likely": [each if is_known else [] for each, is_known in zip(likely[:num_shown], known, strict=True)],
     }
 
 

@@ -6,8 +6,10 @@ web page, which may hold anything, cannot become part of the page by being forgo
 
 import dataclasses
 import html
+import json
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 # Characters that HTML forbids, lone surrogates, and the controls that reverse the direction of the text around
 # them: a sample with U+202E would turn the line it stands on.
@@ -25,6 +27,23 @@ class Markup(str):
 def printable(text: str) -> str:
     """Return `text` with each character that must not reach a page replaced by U+FFFD."""
     return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def printable_data(value: Any) -> Any:
+    """Return JSON data whose texts are printable."""
+    if isinstance(value, dict):
+        return {key: printable_data(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [printable_data(item) for item in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+def data_element(value: Any, **attributes: str | None) -> Markup:
+    """Return an element with JSON data for a script; no character of the data can end the element."""
+    text = json.dumps(printable_data(value), ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return element("script", Markup(text), **attributes, type="application/json")
 
 
 def escaped(text: str) -> Markup:

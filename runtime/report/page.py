@@ -7,7 +7,6 @@ from runtime.report import run_plots, tables
 from runtime.report.contents import Report, mean
 from runtime.report.document import document
 from runtime.report.markup import Markup, element, listed
-from runtime.report.phase_texts import side_by_side
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.score_curves import CAPTION as SCORES
 from runtime.report.score_doubts import doubts, noise
@@ -166,7 +165,7 @@ def _domains(report: Report) -> Section:
 
 
 def _texts(report: Report) -> Section:
-    return "Texts that the phases write", side_by_side(report.texts)
+    return "Texts that the phases write", tables.side_by_side(report.texts)
 
 
 def _scores(report: Report) -> Section:

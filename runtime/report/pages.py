@@ -1,4 +1,4 @@
-"""Pages that commands draw: the timeline of a recipe, the tokens of its sources, and the data stalls of a run.
+"""Pages that commands draw: the timeline of a recipe, the tokens of its sources, texts, and data stalls of a run.
 
 They are made on request and are no part of the report. Times of stalls differ between equal runs.
 """
@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from runtime.data.consumption import SourceUse
-from runtime.report.contents import Phase, Report
+from runtime.report.contents import Phase, PhaseText, Report
 from runtime.report.document import document
 from runtime.report.figures import figure
 from runtime.report.markup import Markup, element, table
 from runtime.report.panel import series_of, stacked_bars
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.run_plots import timeline
+from runtime.report.tables import side_by_side
 from runtime.tracking.stalls import DataStalls
 
 _TIMELINE_CAPTION = (
@@ -37,6 +38,11 @@ def timeline_page(title: str, phases: Sequence[Phase], words: str) -> str:
     )
     text = element("div", element("pre", words), class_="scroll words", tabindex="0")
     return document(title, lead, timeline(report, _TIMELINE_CAPTION), text)
+
+
+def texts_page(title: str, texts: Sequence[PhaseText]) -> str:
+    """Return the texts of the phases side by side."""
+    return document(title, "Texts of the phases that are done.", *side_by_side(texts), scripts=())
 
 
 def mix_page(title: str, uses: Sequence[SourceUse], labels: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Readings: the files of other steps that the report shows, as its plain values."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -155,33 +155,15 @@ def _sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
 
 
 def drawn_spans(draws: Draws, mixture: MixtureSchedule, first: int, last: int) -> tuple[MixtureSpan, ...]:
-    """Return shares of the sequences that were drawn after step `first` and up to `last`, by stretch of the mixture.
-
-    Where they are those that the mixture says, to the whole sequences that an allotment rounds to, they are given
-    as it says them; under a policy that chooses others, or draws at random, as they were counted.
-    """
-    segments = mixture.segments
-    ends = [segment.start_step for segment in segments[1:]] + [last]
+    """Return shares of the sequences drawn after step `first` and up to `last`, by segment of the mixture."""
     made = []
-    for segment, end in zip(segments, ends, strict=True):
-        begin = max(segment.start_step, first)
-        if begin >= min(end, last):
-            continue
-        counts, written = draws.between(begin, min(end, last)), segment.shares()
+    ends = [segment.start_step for segment in mixture.segments[1:]] + [last]
+    for segment, end in zip(mixture.segments, ends, strict=True):
+        counts = draws.between(max(segment.start_step, first), min(end, last))
         total = sum(counts.values())
-        counted = {name: count / total for name, count in counts.items()}
-        made.append(MixtureSpan(segment.start_step, written if _as_written(counts, written) else counted))
+        if total:
+            made.append(MixtureSpan(segment.start_step, {name: count / total for name, count in counts.items()}))
     return tuple(made)
-
-
-def _as_written(counts: Mapping[str, int], written: Mapping[str, float]) -> bool:
-    """Return whether the counts are within what `runtime.data.allocation` may be off at either end of a stretch."""
-    total = sum(counts.values())
-    names = set(counts) | set(written)
-    return all(
-        abs(counts.get(name, 0) - written.get(name, 0.0) * total) <= 1 + written.get(name, 0.0) * len(names)
-        for name in names
-    )
 
 
 def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:

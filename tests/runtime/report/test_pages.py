@@ -37,7 +37,7 @@ def test_each_bar_is_as_long_as_its_seconds_and_names_them():
     lengths = {
         (mark.series, row): high - low
         for mark in panel.of("HBar")
-        for row, low, high in zip(*(mark.data[name] for name in ("row", "low", "high")), strict=True)
+        for row, low, high in zip(*(mark.data[name] for name in ("y", "left", "right")), strict=True)
     }
     assert causes_of(STALLS) == ["cache not built yet", "packing", "store read"]
     assert lengths == {

@@ -26,7 +26,7 @@ def test_a_mixture_changes_at_the_tokens_of_its_step(report):
 
 def test_the_timeline_has_each_phase_rate_batch_size_and_share(report):
     phases, rates, batches, mixture = panels(timeline(report, ""))
-    ends = {mark.data["row"][0]: (mark.data["low"][0], mark.data["high"][0]) for mark in phases.of("HBar")}
+    ends = {mark.data["y"][0]: (mark.data["left"][0], mark.data["right"][0]) for mark in phases.of("HBar")}
     assert ends == {phase.name: (phase.start_tokens, phase.consumed_tokens) for phase in report.phases}
     (phoenix,) = (mark for mark in rates.marks if mark.name == "phoenix")
     curve = next(phase.curve for phase in report.phases if phase.name == "phoenix")
