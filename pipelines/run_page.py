@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from marin_dag.cli.page_content import PageContent
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
@@ -16,7 +17,7 @@ from pipelines.heat_map_command import heat_map
 from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
-from pipelines.stalls_command import stalls_of
+from pipelines.stalls_command import alarms_in, stalls_of
 from runtime.report import documents_page
 from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
@@ -31,7 +32,7 @@ LOOK_SECONDS = 4.0
 MOST_ALARMS = 20
 
 
-class RunPage:
+class RunPage(PageContent):
     """Curves, alarms and views of one graph; several threads may call the methods."""
 
     style = STYLE
@@ -89,22 +90,22 @@ class RunPage:
         self._shared = {"alarms": [*failures, *alarms[-MOST_ALARMS:]], "views": views}
 
     def _alarms(self, phase: LoggedPhase) -> Iterator[dict[str, Any]]:
-        """Yield the alarms of a phase with text and place on the token axis."""
-        for event in phase.events():
-            step = event.get("step", 0)
+        """Yield what went wrong in a phase in order of steps, with text, place on the token axis, and a command."""
+        events = phase.events()
+        found = []
+        for alarm in alarms_in(events):
+            is_over = alarm.has_recovered or not set(alarm.monitors) & set(SPIKE_MONITORS)
+            found.append((alarm.step, alarm.text, "" if is_over else self._session.line("rollback", phase.name)))
+        for event in events:
             match event["event"]:
-                case "alarm":
-                    what = event["monitor"].replace("_", " ")
-                    text = f"{what} {event['figure']:.4g}; the limit is {event['limit']:.4g}"
                 case "skipped":
-                    text = "the step was skipped"
+                    found.append((event["step"], "the step was skipped", ""))
                 case "hang":
                     text = f"no training step ended in {event['waited_seconds']:,.0f} s"
+                    found.append((event.get("step", 0), text, ""))
                 case "error":
-                    text = event["message"]
-                case _:
-                    continue
-            fix = self._session.line("rollback", phase.name) if event.get("monitor") in SPIKE_MONITORS else ""
+                    found.append((event.get("step", 0), event["message"], ""))
+        for step, text, fix in sorted(found):
             yield {"name": phase.name, "text": f"at step {step:,}: {text}", "at": phase.tokens_at(step), "fix": fix}
 
     def _pages(self) -> dict[str, tuple[str, Callable[[], str]]]:

@@ -6,7 +6,7 @@ share. Links from each attempt find the page, also under another prefix, and not
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.graph.step import Step
@@ -43,26 +43,41 @@ def stalls_of(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[list[D
     return list(found.values()), [*alarms, *shared_notes(phases[digest] for digest in found)]
 
 
-def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Yield a line for each training step of a phase with alarms: monitors, the odd row, whether the loss came back.
+class AlarmsOfStep(NamedTuple):
+    """The alarms of one training step; an alarm that several attempts raised is one."""
 
-    An alarm that several attempts raised is one.
-    """
+    step: int
+    monitors: tuple[str, ...]
+    has_row: bool
+    """Whether one row of the batch stood out."""
+    has_recovered: bool
+    text: str
+
+
+def alarms_in(events: Sequence[Mapping[str, Any]]) -> Iterator[AlarmsOfStep]:
+    """Yield the alarms of each training step with monitors, figures, the odd row, and whether the loss came back."""
     from runtime.training.incidents import CONFIRMED_STEPS  # needs NumPy
 
-    events = [event for attempt in attempts for event in attempt]
     recovered = {event["step"] for event in events if event["event"] == "recovered"}
     alarms: dict[int, dict[str, Mapping[str, Any]]] = {}
     for event in events:
         if event["event"] == "alarm":
             alarms.setdefault(event["step"], {})[event["monitor"]] = event
     for step, by_monitor in sorted(alarms.items()):
+        parts = [f"{name} {each['figure']:.4g} (limit {each['limit']:.4g})" for name, each in by_monitor.items()]
         rows = [event for event in by_monitor.values() if "row" in event]
         row = "".join(f"; row {event['row']} ({event['source']}) stood out" for event in rows[:1])
         # A spike that raised no alarm itself may have come shortly before one that did.
-        back = "; the loss came back" if any(0 <= step - each <= CONFIRMED_STEPS for each in recovered) else ""
-        shown = f"; `batch {phase}@{step}` shows its text" if rows else ""
-        yield f"alarm in {phase} at step {step:,}: {', '.join(by_monitor)}{row}{back}{shown}"
+        is_back = any(0 <= step - each <= CONFIRMED_STEPS for each in recovered)
+        text = f"{', '.join(parts)}{row}{'; the loss came back' if is_back else ''}"
+        yield AlarmsOfStep(step, tuple(by_monitor), bool(rows), is_back, text)
+
+
+def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield a line for each training step of a phase with alarms."""
+    for found in alarms_in([event for attempt in attempts for event in attempt]):
+        shown = f"; `batch {phase}@{found.step}` shows its text" if found.has_row else ""
+        yield f"alarm in {phase} at step {found.step:,}: {found.text}{shown}"
 
 
 def _rendered(phases: Sequence[DataStalls]) -> list[str]:

@@ -1,5 +1,6 @@
 """Config of a report: its inputs by phase and source, and its checks."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
@@ -20,7 +21,7 @@ StageName = Annotated[str, StringConstraints(pattern=r"^(extract|filter|dedup|de
 
 
 class ReportConfig(BaseModel, frozen=True, extra="forbid"):
-    """Inputs by phase or source; an export by its phase, or by `phase/anything` if it has several."""
+    """Inputs by phase or source; texts and exports by their phase, or by `phase/anything` if it has several."""
 
     title: str
     introduction: str
@@ -66,8 +67,8 @@ def check_names(config: ReportConfig) -> None:
         "mixtures": config.mixtures,
         "recipe": config.recipe,
         "evaluations": config.evaluations,
-        "texts": config.texts,
-        "exports": [phase_of(name) for name in config.exports],
+        "texts": [phase_of(name, config.phases) for name in config.texts],
+        "exports": [phase_of(name, config.phases) for name in config.exports],
     }
     for field, names in named.items():
         unknown = sorted(set(names) - set(config.phases))
@@ -83,6 +84,6 @@ def check_names(config: ReportConfig) -> None:
         nodes.add(node.name)
 
 
-def phase_of(export: str) -> str:
-    """Return the phase that an export was made of."""
-    return export.split("/")[0]
+def phase_of(name: str, phases: Iterable[str]) -> str:
+    """Return the phase that texts or an export were made of; the name of a phase may hold a "/" itself."""
+    return max((phase for phase in phases if f"{name}/".startswith(f"{phase}/")), key=len, default=name)

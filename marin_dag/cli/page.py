@@ -1,6 +1,6 @@
 """page: the command that serves the page of page_server.py."""
 
-from marin_dag.cli.page_content import NoContent
+from marin_dag.cli.page_content import PageContent
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 
@@ -19,7 +19,7 @@ def page(session: Session) -> int:
     graph = session.plan().graph  # raises errors of the store or the recipe before there is a page
     watched, port = Watched(session.pipeline, graph, session.store), session.parsed.port
     make_content = session.options.page_content
-    content = NoContent() if make_content is None else make_content(session, graph)
+    content = PageContent() if make_content is None else make_content(session, graph)
     try:
         server = PageServer(watched, port, content)
     except OSError as error:

@@ -4,25 +4,20 @@ The engine knows only markup with scripts, values that change, and views: whole 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from marin_dag.errors import UserError
 
 
-class PageContent(Protocol):
-    """The additions of a recipe; several threads call the methods, which only read the store."""
+class PageContent:
+    """The additions of a recipe, here none; several threads call the methods, which only read the store."""
 
-    @property
-    def style(self) -> str:
-        """CSS of the markup."""
-
-    @property
-    def markup(self) -> str:
-        """HTML that the server sends to clients without a key: it contains names of the recipe and no data of a run."""
-
-    @property
-    def scripts(self) -> Sequence[str]:
-        """Scripts of the markup; the content security policy allows exactly these."""
+    style: str = ""
+    """CSS of the markup."""
+    markup: str = ""
+    """HTML that the server sends to clients without a key: it contains names of the recipe and no data of a run."""
+    scripts: Sequence[str] = ()
+    """Scripts of the markup; the content security policy allows exactly these."""
 
     def values(self, low: float | None, high: float | None) -> dict[str, Any]:
         """Return `figures` (values for the script, between two places of their x axis), `alarms` and `views`.
@@ -30,26 +25,12 @@ class PageContent(Protocol):
         An alarm has `name` of a step, `text`, `at` (a place of the x axis) and `fix` (a command, or ""). A view has
         `name` and `title`.
         """
-
-    def view(self, name: str) -> str:
-        """Return a whole HTML page; raise UserError if no view has the name, or the view has no data yet."""
-
-    def data(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return what a script of the markup asks for at `/data`; raise UserError for an unknown query."""
-
-
-class NoContent:
-    """The content of a recipe that adds none."""
-
-    style = markup = ""
-    scripts: Sequence[str] = ()
-
-    def values(self, low: float | None, high: float | None) -> dict[str, Any]:
         return {"figures": {}, "alarms": [], "views": []}
 
     def view(self, name: str) -> str:
+        """Return a whole HTML page; raise UserError if no view has the name, or the view has no data yet."""
         raise UserError(f"page: {name!r} is no view; this recipe has none.")
 
     def data(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Raise UserError."""
+        """Return what a script of the markup asks for at `/data`; raise UserError for an unknown query."""
         raise UserError("page: this recipe has no data for scripts.")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from marin_dag.cli.page_content import NoContent, PageContent
+from marin_dag.cli.page_content import PageContent
 from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
 from marin_dag.store.redact import redact_document
@@ -93,7 +93,7 @@ class PageServer(ThreadingHTTPServer):
         """Bind the port; raise OSError where it is taken."""
         # Hexadecimal: nothing in it looks like a secret, so it is printed whole.
         self.key = secrets.token_hex(KEY_BYTES)
-        shown = NoContent() if content is None else content
+        shown = content or PageContent()
         super().__init__((HOST, port), partial(_Handler, watched, self.key, shown, whole_page(shown), Tickets()))
 
     @property

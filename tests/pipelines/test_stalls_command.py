@@ -42,13 +42,14 @@ def test_attempts_of_each_phase_add_up_and_are_drawn(tmp_path, capsys):
 
 
 def test_each_alarm_is_a_line_with_its_row_and_whether_the_loss_came_back():
+    alarm = {"event": "alarm", "figure": 9.5, "limit": 4.25}
     first = [
-        {"event": "alarm", "step": 551, "monitor": "grad_norm", "row": 2, "source": "math"},
-        {"event": "alarm", "step": 551, "monitor": "loss_spike", "row": 2, "source": "math"},
+        alarm | {"step": 551, "monitor": "grad_norm", "row": 2, "source": "math"},
+        alarm | {"step": 551, "monitor": "loss_spike", "row": 2, "source": "math"},
         {"event": "spike", "step": 600, "monitor": "grad_norm"},
     ]
-    second = [*first[:1], {"event": "recovered", "step": 551}, {"event": "alarm", "step": 900, "monitor": "creep"}]
-    second += [{"event": "alarm", "step": step, "monitor": "loss_spike"} for step in (599, 632, 633)]
+    second = [*first[:1], {"event": "recovered", "step": 551}, alarm | {"step": 900, "monitor": "creep"}]
+    second += [alarm | {"step": step, "monitor": "loss_spike"} for step in (599, 632, 633)]
     second.append({"event": "recovered", "step": 600})
     check_message("\n".join(alarm_lines("kestrel", [first, second])))
 
