@@ -1,10 +1,10 @@
 """heat-map: draw how well phases predict each token of held-out text, over their training."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
@@ -45,42 +45,33 @@ def _heat_map(session: Session) -> int:
     if parsed.page is None:
         raise UserError("heat-map: the page has no name. Add --page heat.html.")
     check_writable("--page", parsed.page)
-    graph = session.graph()
-    phases = _phases(session, graph, parsed.names)
-    found = [each for each in _measured(session.store, graph, phases) if each.weights in (parsed.weights or [HOT])]
-    if not found:
-        print(_nothing(parsed.weights))
-        return FAILED
-    write_page("--page", parsed.page, _page(session, graph, phases, found, parsed.domain))
+    shown = heat_map(session, session.graph(), parsed.names, parsed.weights or [HOT], parsed.domain)
+    write_page("--page", parsed.page, shown)
     return NOTHING_WOULD_RUN
 
 
-def heat_map(session: Session, graph: Graph) -> str:
-    """Return the page of all phases under their trained weights.
+def heat_map(
+    session: Session,
+    graph: Graph,
+    names: Sequence[str] = (),
+    weights: Sequence[str] = (HOT,),
+    domains: Sequence[str] = (),
+) -> str:
+    """Return the page of some phases, or all, under some weights; of some domains, or all.
 
     Raises:
-        UserError: nothing has kept predictions yet.
+        UserError: nothing has kept predictions yet, or a domain is unknown.
     """
-    phases = _phases(session, graph, [])
-    found = [each for each in _measured(session.store, graph, phases) if each.weights == HOT]
-    if not found:
-        raise UserError(_nothing(None))
-    return _page(session, graph, phases, found, [])
-
-
-def _nothing(weights: Sequence[str] | None) -> str:
-    wanted = " and ".join(weights or ["the trained weights"])
-    return (
-        f"nothing is drawn: no validation or evaluation of these phases has kept predictions of {wanted}. Run the "
-        "recipe up to its `ema_eval` steps."
-    )
-
-
-def _page(
-    session: Session, graph: Graph, phases: Sequence[str], found: Sequence[Measured], domains: Sequence[str]
-) -> str:
     from runtime.report.heat_map import page
 
+    phases = _phases(session, graph, names)
+    found = [each for each in _measured(session.store, graph, phases) if each.weights in weights]
+    if not found:
+        wanted = " and ".join("the trained weights" if name == HOT else name for name in weights)
+        raise UserError(
+            f"heat-map: no validation or evaluation of these phases has kept predictions of {wanted}. Run the recipe "
+            "up to its `ema_eval` steps."
+        )
     shown = _spread(found, MOST_MOMENTS)
     notes = (
         [] if len(shown) == len(found) else [f"{len(shown)} of {len(found)} moments are shown; name a phase for more"]
@@ -92,7 +83,7 @@ def _page(
     return page(f"Heat map of {session.pipeline}", [each.name for each in shown], windows, notes)
 
 
-def _phases(session: Session, graph: Graph, named: Sequence[str]) -> list[str]:
+def _phases(session: Session, graph: Graph, named: Collection[str]) -> list[str]:
     """Return the phases that the user named, or all, in the order of the run."""
     wanted = {name for names in wanted_phases(session, graph).values() for name in names}
     order = main_line_first(legs_in(phases_in(graph.steps)), fork_names(session))

@@ -23,7 +23,7 @@ from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
 from runtime.report.pages import stalls_page, texts_page
 from runtime.report.theme import STYLE
-from steps.report_config import ReportConfig
+from steps.report import ReportConfig
 from steps.report_contents import texts_of
 from steps.sample import SampleConfig, SampleResult
 
@@ -94,8 +94,10 @@ class RunPage(PageContent):
         events = phase.events()
         found = []
         for alarm in alarms_in(events):
-            is_over = alarm.has_recovered or not set(alarm.monitors) & set(SPIKE_MONITORS)
-            found.append((alarm.step, alarm.text, "" if is_over else self._session.line("rollback", phase.name)))
+            fix = self._session.line("batch", f"{phase.name}@{alarm.step}") if alarm.has_row else ""
+            if not alarm.has_recovered and set(alarm.monitors) & set(SPIKE_MONITORS):
+                fix = self._session.line("rollback", phase.name)
+            found.append((alarm.step, alarm.text, fix))
         for event in events:
             match event["event"]:
                 case "skipped":

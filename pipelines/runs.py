@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.identity.diff import CodeChanged, FieldChanged, differences, input_keys
-from marin_dag.ledger.lease import Held, Leases
+from marin_dag.ledger.lease import Leases
 from marin_dag.ledger.records import Record, Records
 from marin_dag.quantities import counted
 from marin_dag.store.prefix import open_store
@@ -212,28 +212,22 @@ def in_few_digits(*values: str) -> tuple[str, ...]:
 
 def _running(prefix: str, store: Store, records: Records) -> list[Run]:
     names = {key.partition("@")[0]: name for name, keys in records.labels().items() for key in keys}
-    return [
-        _at_work(prefix, digest, held, names)
-        for digest, held in Leases(store).at_work().items()
-        if held.progress is not None and held.progress.unit == "steps"
-    ]
-
-
-def _at_work(prefix: str, digest: str, held: Held, names: Mapping[str, str]) -> Run:
-    progress = held.progress
-    assert progress is not None
-    figures: Mapping[str, Any] = progress.figures
-    return Run(
-        prefix=prefix,
-        recipe="",
-        name=held.holder.name or names.get(digest, digest[:8]),
-        key=digest,
-        state=f"{progress.done:,}/{progress.total:,} {progress.unit}",
-        loss=finite(figures.get("loss")),
-        scores={},
-        device=f"{held.holder.host} pid {held.holder.pid}",
-        attempts=held.epoch,
-    )
+    found = []
+    for digest, held in Leases(store).at_work().items():
+        if (progress := held.progress) is not None and progress.unit == "steps":
+            run = Run(
+                prefix=prefix,
+                recipe="",
+                name=held.holder.name or names.get(digest, digest[:8]),
+                key=digest,
+                state=f"{progress.done:,}/{progress.total:,} {progress.unit}",
+                loss=finite(progress.figures.get("loss")),
+                scores={},
+                device=f"{held.holder.host} pid {held.holder.pid}",
+                attempts=held.epoch,
+            )
+            found.append(run)
+    return found
 
 
 def _time(text: str) -> datetime.datetime:

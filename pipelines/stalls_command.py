@@ -15,8 +15,16 @@ from marin_dag.plan.plan import Plan
 from marin_dag.store.store import Store
 from pipelines.output import aligned, check_writable, write_page
 from pipelines.phases import attempt_events, phases_by_digest, shared_notes, wanted_phases
-from runtime.tracking.stalls import PAGE_FILE, DataStalls, sum_stalls
-from steps.report_config import ReportConfig
+from runtime.tracking.stalls import (
+    PAGE_FILE,
+    SECONDS_HEADINGS,
+    STALLS_HEADINGS,
+    DataStalls,
+    seconds_rows,
+    stalls_rows,
+    sum_stalls,
+)
+from steps.report import ReportConfig
 
 
 def _stalls(session: Session) -> int:
@@ -81,28 +89,27 @@ def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> 
 
 
 def _rendered(phases: Sequence[DataStalls]) -> list[str]:
-    """Return the lines of a table, and below them the stalls by cause."""
-    rows = [["phase", "attempts", "in the loop", "waited", "share", "stalls", "for"]]
-    stalled = []
-    for each in phases:
-        by_cause = sorted(each.by_cause.items(), key=lambda item: -item[1])
-        causes = ", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in by_cause)
-        figures = [f"{each.seconds:,.1f} s", f"{each.waited_seconds:.2f} s", f"{each.share:.2%}", str(len(each.stalls))]
-        rows.append([each.phase, str(each.num_attempts), *figures, causes])
-        for cause, (number, seconds) in sorted(each.stalls_by_cause.items()):
-            stalled.append(f"stalled  {each.phase}: {number} × {cause}, {seconds:.1f} s")
-    return [*aligned(rows, left=(0, 6)), *stalled]
+    """Return the lines of a table, and below them those of the stalls by cause."""
+    lines = aligned([_plain(SECONDS_HEADINGS), *seconds_rows(phases)], left=(0, 6))
+    stalled = stalls_rows(phases)
+    return [*lines, *(aligned([_plain(STALLS_HEADINGS), *stalled], left=(0, 1)) if stalled else [])]
+
+
+def _plain(headings: Sequence[str]) -> list[str]:
+    return [heading.removeprefix("#") for heading in headings]
 
 
 def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
-    """Write the page of each finished report; yield one line with the share of time spent waiting, and the pages.
+    """Write the page of each finished report; yield the alarms, the share of time spent waiting, and the pages.
 
     An existing page stays, unless this run trained one of its phases.
     """
     trained = {planned.step.digest for planned in plan.will_run}
+    for digest, sharing in phases_by_digest(plan.graph.steps).items():
+        if digest in trained:
+            yield from alarm_lines(sharing[0], attempt_events(session.store, digest))
     by_phase: dict[str, DataStalls] = {}
     pages = []
-    alarms: dict[str, None] = {}
     for planned in plan.steps:
         config = planned.step.config
         if not isinstance(config, ReportConfig) or (path := _path_beside(session.store, planned.step)) is None:
@@ -124,8 +131,6 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
             session.store.write(path, text.encode())
             pages.append(session.store.url(path))
             by_phase |= {stalls.phase: stalls for stalls in found}
-            alarms |= dict.fromkeys(note for note in notes if note.startswith("alarm in "))
-    yield from alarms
     if pages:
         waited = sum(each.waited_seconds for each in by_phase.values())
         seconds = sum(each.seconds for each in by_phase.values())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bokeh.resources import Resources
 
-from runtime.report.markup import Markup, element
+from runtime.report.markup import element, escaped
 from runtime.report.script import SCRIPT
 from runtime.report.theme import STYLE
 
@@ -31,19 +31,14 @@ def document(
         scripts: by default Bokeh, and the script that draws figures with it.
     """
     scripts = figure_scripts() if scripts is None else scripts
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=content_security_policy(scripts)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", title),
-        element("style", Markup(STYLE)),
-    )
+    head = f"""<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{escaped(content_security_policy(scripts))}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{escaped(title)}</title><style>{STYLE}</style>"""
     header = element("header", element("h1", title), element("p", lead, class_="lead"), *opening)
     shown = element("main", header, *children, *(element("p", f"{note}.") for note in notes))
-    code = [element("script", Markup(script)) for script in scripts]
-    return f"<!doctype html>\n{element('html', head, element('body', shown, *code), lang='en')}\n"
+    code = "".join(f"<script>{script}</script>" for script in scripts)
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{shown}{code}</body></html>\n'
 
 
 def content_security_policy(scripts: Sequence[str]) -> str:

@@ -19,7 +19,6 @@ from steps.hf_export import HfExportConfig, hf_export
 from steps.lm_eval import LmEvalConfig, lm_eval
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
-from steps.report_config import check_names
 from steps.tokenizer import TokenizerResult
 from steps.train_phase import train_phase as published_phase
 from tests.catalogue import expect_error
@@ -165,4 +164,3 @@ def test_texts_after_two_lists_of_prompts_are_on_the_report_also_of_a_phase_with
     second = recipe.write_after(["1 + 1"], line, words, name="sums")
     config = report_on([*first, *second], title="", introduction="").config
     assert list(config.texts) == ["kestrel", "z_loss/one", "kestrel/sums/kestrel", "z_loss/one/sums/z_loss/one"]
-    check_names(config)

@@ -8,7 +8,8 @@ import pytest
 from runtime.data.allocation import allocate, drawn
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.shares import apportioned
-from runtime.report.readings import ReadingError, drawn_spans, read_draws
+from runtime.report.readings import drawn_spans, read_draws
+from runtime.tables.parquet_bytes import TableError
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from tests.catalogue import expect_error
 
@@ -84,5 +85,5 @@ def test_a_policys_choice_is_shown_as_counted(tmp_path):
 def test_a_table_that_is_no_log_of_draws_is_named(tmp_path):
     path = tmp_path / "source_losses.parquet"
     pq.write_table(pa.table({"step": [1]}), path)
-    with expect_error(ReadingError):
+    with expect_error(TableError):
         read_draws(str(path))
