@@ -14,8 +14,7 @@ from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
 from pipelines.document_judges import FilterJudge, Judge, Judged, Verdict, has_documents, open_judged
 from pipelines.stored_documents import Numbered
-from runtime.report.documents_page import marked
-from runtime.report.markup import printable_data
+from runtime.report.markup import marked, printable_data
 from runtime.text.filters import measured
 
 JUDGED_TOGETHER = 256

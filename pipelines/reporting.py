@@ -18,7 +18,8 @@ from steps.hf_export import hf_export
 from steps.joined_scores import SCORING_KINDS, whole_scores
 from steps.phase_config import TrainPhaseConfig, chosen_settings
 from steps.phase_timeline import changes
-from steps.report import ReportConfig, phase_of, report
+from steps.report import report
+from steps.report_config import ReportConfig, phase_of
 from steps.sample import sample
 from steps.train_phase import train_phase
 

@@ -23,7 +23,7 @@ from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
 from runtime.report.pages import stalls_page, texts_page
 from runtime.report.theme import STYLE
-from steps.report import ReportConfig
+from steps.report_config import ReportConfig
 from steps.report_contents import texts_of
 from steps.sample import SampleConfig, SampleResult
 

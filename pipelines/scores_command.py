@@ -18,7 +18,7 @@ from runtime.evaluation.task_score import leading_of_each_task
 from runtime.optim.ema import HOT
 from steps.ema_eval import EmaEvalResult, ema_eval
 from steps.lm_eval import lm_eval
-from steps.report import ReportConfig
+from steps.report_config import ReportConfig
 
 if TYPE_CHECKING:
     from runtime.report.score_curves import ScorePoint

@@ -24,7 +24,7 @@ from runtime.tracking.stalls import (
     stalls_rows,
     sum_stalls,
 )
-from steps.report import ReportConfig
+from steps.report_config import ReportConfig
 
 
 def _stalls(session: Session) -> int:

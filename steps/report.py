@@ -1,61 +1,11 @@
 """The step `report`: one self-contained HTML page about a run."""
 
-from collections.abc import Iterable
+from pydantic import BaseModel
 
-from pydantic import BaseModel, Field
-
-from marin_dag.graph.step import Input, StepContext, step
-from runtime.data.mixture import MixtureSchedule
-from runtime.report.recipe import Change, Node
-from steps.documents import DocumentsResult
-from steps.ema_eval import EmaEvalResult
-from steps.hf_export import HfExportResult
-from steps.lm_eval import LmEvalResult
-from steps.phase_result import TrainPhaseResult
-from steps.sample import SampleResult
-from steps.tokenize import TokenizeResult
+from marin_dag.graph.step import StepContext, step
+from steps.report_config import ReportConfig
 
 PAGE_FILE = "report.html"
-
-
-class ReportConfig(BaseModel, frozen=True, extra="forbid"):
-    """Inputs by phase or source; texts and exports by their phase, or by `phase/anything` if it has several."""
-
-    title: str
-    introduction: str
-    command: str = "python RECIPE.py"
-    """Command that calls the recipe; commands on the page begin with it."""
-    main_line: tuple[str, ...] = Field(min_length=1)
-    """Phases that lead to the final model, in order; the others are branches."""
-    phases: dict[str, Input[TrainPhaseResult]]
-    parents: dict[str, str]
-    """Phase -> the phase it starts from."""
-    forks: dict[str, str] = {}
-    """Branch that was made on the command line -> the phase that it repeats with other settings; any number."""
-    fork_reasons: dict[str, str] = {}
-    """Branch made on the command line -> the reason that its author gave."""
-    labels: dict[str, str] = {}
-    """Source -> what to call it, where mixtures and caches do not name it as a person does."""
-    mixtures: dict[str, MixtureSchedule]
-    recipe: dict[str, tuple[Change, ...]]
-    evaluations: dict[str, Input[EmaEvalResult]]
-    texts: dict[str, Input[SampleResult]] = {}
-    exports: dict[str, Input[HfExportResult]]
-    scores: dict[str, Input[LmEvalResult]]
-    """Name of the export -> its scores."""
-    sources: dict[str, dict[str, Input[DocumentsResult]]]
-    """Source -> stage ("filter", then "filter 2") -> what it left, in the order in which documents went through them.
-    """
-    caches: dict[str, Input[TokenizeResult]]
-    graph: tuple[Node, ...]
-    """Each after its inputs."""
-    samples_per_reason: int = Field(default=3, ge=0)
-    """Dropped documents shown for each source, stage and reason."""
-
-
-def phase_of(name: str, phases: Iterable[str]) -> str:
-    """Return the phase that texts or an export were made of; the name of a phase may hold a "/" itself."""
-    return max((phase for phase in phases if f"{name}/".startswith(f"{phase}/")), key=len, default=name)
 
 
 class ReportResult(BaseModel, frozen=True, extra="forbid"):

@@ -24,7 +24,7 @@ from runtime.report.readings import Draws, PhaseLog
 from steps.decontaminate import DecontaminateResult
 from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.report import ReportConfig, phase_of
+from steps.report_config import ReportConfig, phase_of
 from steps.sample import SampleResult
 
 PREDICTIONS_FILE = "predictions.parquet"

@@ -3,31 +3,11 @@
 One script draws the lists and the sample, from data inside a file or from the server of a live page.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.report.document import document
 from runtime.report.markup import Markup, data_element, element, joined
-
-MOST_CHARACTERS = 20_000
-"""Characters of a text that a page shows."""
-
-
-def marked(text: str, spans: Sequence[tuple[int, int, str]]) -> list[tuple[str, str]]:
-    """Return pieces of a text with the labels of the spans that cover each; spans count UTF-8 bytes."""
-    data = text.encode()
-    edges = sorted({0, len(data), *(edge for start, end, _ in spans for edge in (start, end))})
-    pieces, left = [], MOST_CHARACTERS
-    for begin, after in itertools.pairwise(edges):
-        piece = data[begin:after].decode(errors="replace")
-        labels = [label for start, end, label in spans if start <= begin and after <= end]
-        pieces.append((piece[:left], "; ".join(labels)))
-        left -= len(piece)
-        if left < 0:
-            pieces.append((" […]", ""))
-            break
-    return pieces or [("", "")]
 
 
 def page(title: str, lead: str, lists: Mapping[str, Mapping[str, Any]], sample: Mapping[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ web page, which may hold anything, cannot become part of the page by being forgo
 
 import dataclasses
 import html
+import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,8 @@ from typing import Any
 # them: a sample with U+202E would turn the line it stands on.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 _VOID_TAGS = frozenset({"meta", "input"})
+MOST_CHARACTERS = 20_000
+"""Characters of a text that a page shows."""
 
 
 class Markup(str):
@@ -43,6 +46,22 @@ def data_element(value: Any, **attributes: str | None) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return element("script", Markup(text), **attributes, type="application/json")
+
+
+def marked(text: str, spans: Sequence[tuple[int, int, str]]) -> list[tuple[str, str]]:
+    """Return pieces of a text with the labels of the spans that cover each; spans count UTF-8 bytes."""
+    data = text.encode()
+    edges = sorted({0, len(data), *(edge for start, end, _ in spans for edge in (start, end))})
+    pieces, left = [], MOST_CHARACTERS
+    for begin, after in itertools.pairwise(edges):
+        piece = data[begin:after].decode(errors="replace")
+        labels = [label for start, end, label in spans if start <= begin and after <= end]
+        pieces.append((piece[:left], "; ".join(labels)))
+        left -= len(piece)
+        if left < 0:
+            pieces.append((" […]", ""))
+            break
+    return pieces or [("", "")]
 
 
 def escaped(text: str) -> Markup:

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from runtime.data.consumption import SourceUse
 from runtime.report.contents import Phase, PhaseText, Report
-from runtime.report.document import document
-from runtime.report.figures import figure
+from runtime.report.document import document, figure
 from runtime.report.markup import element, table
 from runtime.report.panel import series_of, stacked_bars
 from runtime.report.recipe import counted, side_branches, tokens_label

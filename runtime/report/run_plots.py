@@ -8,7 +8,7 @@ import numpy as np
 from runtime.optim.ema import HOT
 from runtime.report.contents import Phase, Report, leading
 from runtime.report.curve_plots import BATCH, LOSS, RATE, SOURCE_LOSS, Line, line_panels
-from runtime.report.figures import figure
+from runtime.report.document import figure
 from runtime.report.markup import Markup
 from runtime.report.panel import (
     HATCHES,

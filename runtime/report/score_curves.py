@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from runtime.optim.ema import HOT
-from runtime.report.document import document
-from runtime.report.figures import figure
+from runtime.report.document import document, figure
 from runtime.report.markup import NONE, Markup, table
 from runtime.report.panel import TOKENS, Extent, Panel, Series, around, columns_of, series_of
 from runtime.report.recipe import counted

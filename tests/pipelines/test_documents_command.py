@@ -32,7 +32,7 @@ from pipelines.document_browser import Query, browse, page_data, sample_data
 from pipelines.document_judges import Judge, Judged, Verdict, open_judged
 from pipelines.run_page import RunPage
 from pipelines.stored_documents import SAMPLE_DOCUMENTS, Numbered, StoredDocuments
-from runtime.report.documents_page import MOST_CHARACTERS, marked
+from runtime.report.markup import MOST_CHARACTERS, marked
 from runtime.text import documents as text_documents
 from runtime.text.array_files import write_array
 from runtime.text.documents import Document, read_documents, write_documents

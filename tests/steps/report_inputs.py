@@ -18,7 +18,7 @@ from steps.ema_eval import AverageResult, EmaEvalResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
 from steps.phase_result import TrainPhaseResult
-from steps.report import ReportConfig
+from steps.report_config import ReportConfig
 from steps.sample import SampleResult, SampleText
 from steps.tokenize import TokenizeResult
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.report.figures import figure
+from runtime.report.document import figure
 from runtime.report.panel import (
     Extent,
     Panel,
