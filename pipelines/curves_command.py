@@ -18,10 +18,10 @@ from pipelines.phases import (
     wanted_phases,
 )
 from pipelines.saved_curves import read_newest, read_reference
+from runtime.optim.ema import HOT
 from steps.phase_result import FINAL_LOSS_STEPS
 
 if TYPE_CHECKING:
-    from runtime.report.curve_plots import Line
     from runtime.report.norm_plots import LayerNorms
     from runtime.tracking.curves import Curves
     from runtime.tracking.exports import Export
@@ -58,7 +58,6 @@ class _Listing:
         self._commands: list[str] = []
         """Commands that show what was exported."""
         self._is_damaged = self._is_behind = self._is_compared = False
-        self._lines: list[Line] = []
         self._layers: list[LayerNorms] = []
 
     def show(self, digest: str) -> None:
@@ -93,7 +92,7 @@ class _Listing:
         for line in lines:
             self._print("", line)
         if parsed.page is not None:
-            self._keep_for_page(names, curves)
+            self._keep_layers(names[0], curves)
 
     def finish(self) -> int:
         """Print the notes on all phases, draw the page and return the exit code."""
@@ -134,28 +133,29 @@ class _Listing:
             lines.append(f"BEHIND by more than {margin:g}")
         return lines
 
-    def _keep_for_page(self, names: Sequence[str], curves: "Curves") -> None:
-        from pipelines.run_curves import logged_phases
+    def _keep_layers(self, name: str, curves: "Curves") -> None:
         from runtime.report.norm_plots import FEWEST_STEPS, layer_norms
 
-        for phase in logged_phases(self._session, self._graph, [names]):
-            phase.refresh()
-            self._lines += phase.lines()
-        layers = layer_norms(names[0], curves)
+        layers = layer_norms(name, curves)
         self._layers += [layers] if len(layers.step) >= FEWEST_STEPS else []
 
     def _draw(self, path: str, notes: Sequence[str]) -> None:
         """Draw the curves of the listed phases, and the gradient norms of phases that logged them."""
+        from pipelines.run_curves import logged_phases
         from runtime.report.curve_plots import page
         from runtime.report.norm_plots import FEWEST_STEPS
 
+        lines = []
+        for phase in logged_phases(self._session, self._graph, self._shown):
+            phase.refresh()
+            lines += phase.lines()
         drawn = {norms.phase for norms in self._layers}
         missing = [names[0] for names in self._shown if names[0] not in drawn]
         few = f"fewer than {FEWEST_STEPS} steps up to the newest checkpoint have logged norms (norms_every_steps)"
         without = [f"no gradients are drawn of {', '.join(missing)}: {few}"] if missing else []
         print("".join(f"{note}\n" for note in without), end="")
         title = f"Curves of {self._session.pipeline}"
-        write_page("--page", path, page(title, self._lines, self._layers, [*without, *notes]))
+        write_page("--page", path, page(title, lines, self._layers, [*without, *notes]))
 
 
 def _exports(session: Session) -> "dict[str, Export]":
@@ -196,10 +196,10 @@ def _summary(curves: "Curves") -> str:
     if taken.any():
         parts.append(f"loss {figures['train/loss'][taken][-FINAL_LOSS_STEPS:].mean():.4f}")
         parts.append(f"gradient {figures['train/grad_norm'][taken][-FINAL_LOSS_STEPS:].mean():.3f}")
-    if (newest := curves.newest_validation()) is not None:
-        step, mean = newest
-        sources = counted(len(curves.validation_sources()), "source")
-        parts.append(f"{mean:.4f} bits per byte (weights, mean of {sources}, while training) at step {step:,}")
+    if (newest := curves.newest_validation) is not None:
+        sources = counted(len(newest["bits_per_byte"][HOT]), "source")
+        mean = f"{newest['mean_bits_per_byte'][HOT]:.4f} bits per byte (weights, mean of {sources}, while training)"
+        parts.append(f"{mean} at step {newest['step']:,}")
     return "  ".join([*parts, *([f"{skipped:,} skipped"] if skipped else [])])
 
 

@@ -1,24 +1,29 @@
 """Document browser: a step's documents with their verdicts, and a sample that shows what other thresholds drop."""
 
 import dataclasses
-from collections import Counter
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marin_dag.errors import UserError
-from pipelines.document_judges import FilterJudge, KeepAllJudge, Verdict
-from pipelines.judged_documents import Judged
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Records
+from marin_dag.store.store import Store
+from pipelines.document_judges import FilterJudge, Judge, Judged, Verdict, has_documents, open_judged
 from pipelines.stored_documents import Numbered
-from runtime.report.documents_page import marked
-from runtime.report.markup import printable
+from runtime.report.markup import marked, printable_data
 from runtime.text.filters import measured
 
 JUDGED_TOGETHER = 256
 READ_CHARACTERS = 64 << 20
 """Characters of text after which a search pauses."""
 EXCERPT_CHARACTERS = 160
+LIVE_ROWS = 20
+MOST_DIGITS = 18
+"""Digits of a document's number, which is a 64-bit integer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,8 +59,7 @@ class Query:
         return is_wanted and self.reason.casefold() in verdict.reason.casefold()
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A page of documents."""
 
     documents: Sequence[tuple[Numbered, Verdict]]
@@ -75,7 +79,7 @@ def browse(judged: Judged, query: Query) -> Found:
     Raises:
         UserError: the source has no document of this number, or a shard is damaged.
     """
-    if query.is_dropped and type(judged.judge) is KeepAllJudge:
+    if query.is_dropped and type(judged.judge) is Judge:
         return _sampled(judged, query)
     total = len(judged.documents)
     if not 0 <= query.first < max(total, 1):
@@ -112,34 +116,33 @@ def _slices(judged: Judged, first: int) -> Iterator[list[Numbered]]:
 
 def page_data(judged: Judged, found: Found) -> dict[str, Any]:
     """Return a page of documents as JSON data, with all that explains their verdicts."""
+    documents = [_document_data(judged, each, verdict) for each, verdict in found.documents]
+    data: dict[str, Any] = printable_data({"documents": documents, "next": found.next, "total": found.total})
+    return data
+
+
+def _document_data(judged: Judged, each: Numbered, verdict: Verdict) -> dict[str, Any]:
+    document, spans = (
+        each.document,
+        [(hit.start, hit.end, f"{hit.task}, item {hit.item}, {hit.field}") for hit in verdict.hits],
+    )
     return {
-        "documents": [
-            {
-                "number": each.number,
-                "id": printable(each.document.id),
-                "source": printable(each.document.source),
-                "metadata": printable(each.document.metadata),
-                "text": marked(verdict.text, _spans(verdict)),
-                "bytesCut": 0 if verdict.reason else _size(each.document.text) - _size(verdict.text),
-                "reason": printable(verdict.reason),
-                "detail": printable(verdict.detail),
-                "rule": verdict.rule,
-                "cluster": verdict.kept,
-                "beside": [[printable(title), marked(text, ())] for title, text in judged.judge.beside(verdict)],
-            }
-            for each, verdict in found.documents
-        ],
-        "next": found.next,
-        "total": found.total,
+        "number": each.number,
+        "id": document.id,
+        "source": document.source,
+        "metadata": document.metadata,
+        "text": marked(verdict.text, spans),
+        "bytesCut": 0 if verdict.reason else _size(document.text) - _size(verdict.text),
+        "reason": verdict.reason,
+        "detail": verdict.detail,
+        "rule": verdict.rule,
+        "cluster": verdict.kept,
+        "beside": [[title, marked(text, ())] for title, text in judged.judge.beside(verdict)],
     }
 
 
 def _size(text: str) -> int:
     return len(text.encode())
-
-
-def _spans(verdict: Verdict) -> list[tuple[int, int, str]]:
-    return [(hit.start, hit.end, f"{hit.task}, item {hit.item}, {hit.field}") for hit in verdict.hits]
 
 
 def sample_data(judged: Judged) -> dict[str, Any] | None:
@@ -148,40 +151,59 @@ def sample_data(judged: Judged) -> dict[str, Any] | None:
         return None
     judge, sample = judged.judge, judged.documents.sample()
     texts = [each.document.text for each in sample]
-    return {
-        "documents": [[each.number, printable(each.document.id), marked(text[:EXCERPT_CHARACTERS], ())[0][0]]
-                      for each, text in zip(sample, texts, strict=True)],
-        "findings": [
-            {
-                "rule": judge.rule_name(place),
-                "reason": finding.reason,
-                "isLeast": finding.is_least,
-                "limit": float(finding.limit),
-                "values": [value if np.isfinite(value) else None for value in finding.values.tolist()],
-            }
-            for place, finding in measured(texts, judge.rules, judge.quality)
-        ],
-        "total": len(judged.documents),
-    }  # fmt: skip
+    findings = [
+        {
+            "rule": judge.rule_name(place),
+            "reason": finding.reason,
+            "isLeast": finding.is_least,
+            "limit": float(finding.limit),
+            "values": [value if np.isfinite(value) else None for value in finding.values.tolist()],
+        }
+        for place, finding in measured(texts, judge.rules, judge.quality)
+    ]
+    documents = [[each.number, each.document.id, each.document.text[:EXCERPT_CHARACTERS]] for each in sample]
+    data: dict[str, Any] = printable_data(
+        {"documents": documents, "findings": findings, "total": len(judged.documents)}
+    )
+    return data
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """A filter as the recipe has it beside the same filter with other settings, over a sample."""
+class LiveDocuments:
+    """The documents of a graph for its page; several threads may ask."""
 
-    num_documents: int
-    before: Mapping[str, int]
-    """Drops by reason."""
-    after: Mapping[str, int]
-    changed: Sequence[tuple[Numbered, Verdict, Verdict]]
-    """Documents that only one of both keeps, with both verdicts."""
+    def __init__(self, store: Store, graph: Graph) -> None:
+        self.steps: Sequence[str] = [step.name for step in graph.steps if has_documents(step)]
+        self._store, self._graph = store, graph
+        self._lock = threading.Lock()
+        self._opened: dict[str, Judged] = {}
+        """Finished steps, whose outputs do not change."""
 
+    def data(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return a part of a step's documents: "kept", "dropped" or "sample"."""
+        name, part, first = (query.get(field, "") for field in ("step", "part", "first"))
+        is_number = first.isdecimal() and len(first) <= MOST_DIGITS
+        if name not in self.steps or part not in ("kept", "dropped", "sample") or not is_number:
+            raise UserError(
+                f"page: no documents of step {name!r}, part {part!r}, from {first!r} on; load the page again."
+            )
+        with self._lock:
+            judged = self._judged(self._graph.step(name))
+            if part == "sample":
+                return {"sample": sample_data(judged)}
+            wanted = Query(
+                search=query.get("search", ""),
+                identifier=query.get("id", ""),
+                source=query.get("source", ""),
+                reason=query.get("reason", ""),
+                first=int(first),
+                rows=LIVE_ROWS,
+            )
+            return page_data(judged, browse(judged, wanted.of(is_dropped=part == "dropped")))
 
-def compare(before: Judged, after: Judged) -> Comparison:
-    """Return what other settings change."""
-    sample = after.documents.sample()
-    verdicts = [each.judge.judge(sample) for each in (before, after)]
-    drops = [Counter(verdict.reason for verdict in side if verdict.reason) for side in verdicts]
-    pairs = zip(sample, *verdicts, strict=True)
-    changed = [(each, was, now) for each, was, now in pairs if bool(was.reason) != bool(now.reason)]
-    return Comparison(len(sample), drops[0], drops[1], changed)
+    def _judged(self, step: Step) -> Judged:
+        if step.name not in self._opened:
+            judged = open_judged(self._store, step)
+            if Records(self._store).find(step.key) is None:
+                return judged
+            self._opened[step.name] = judged
+        return self._opened[step.name]

@@ -3,34 +3,34 @@
 A judge reads the inputs of a step and writes nothing. Steps are deterministic, so its verdicts are those of the step.
 """
 
-import bisect
+import dataclasses
 import functools
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import fsspec
-import numpy as np
 
+from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record, Records
 from marin_dag.store.store import Store
 from pipelines.finished import finished
 from pipelines.stored_documents import Numbered, StoredDocuments, open_documents
-from runtime.text.array_files import num_rows, read_array, read_rows
+from runtime.text.array_files import read_array
 from runtime.text.batch import TextBatch
 from runtime.text.decontamination import Hit, ItemIndex
+from runtime.text.documents import Document
+from runtime.text.drops import read_samples
 from runtime.text.filter_rules import QualityScore, Rule
 from runtime.text.filters import Rejection, filtered
 from runtime.text.quality import QualityModel, least_score
 from steps.decontaminate import DecontaminateConfig
-from steps.dedup import DROPS, REASONS
+from steps.dedup import DROPS, REASONS, DedupConfig
+from steps.documents import DocumentsConfig, DocumentsResult
 from steps.evaluation_items import EvaluationItemsResult
-from steps.filter import FilterResult
-
-WHOLE_ROWS = 1 << 16
-"""Most drops of a shard that are read whole; the file of more drops is searched."""
+from steps.filter import FilterConfig, FilterResult
 
 MOST_ITEMS = 5
 """Most evaluation items that are shown beside a document."""
@@ -52,27 +52,19 @@ class Verdict(NamedTuple):
     """The cluster of a duplicate: the number of the document that is kept in its place."""
 
 
-class Judge(Protocol):
-    """The verdicts of a step."""
+class Judge:
+    """The judge of documents that no step drops, and the base of all judges."""
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
         """Return a verdict for each document; numbers ascend."""
-
-    def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
-        """Yield title and text of what explains a verdict: the document that is kept instead, or an evaluation item."""
-
-
-class KeepAllJudge:
-    """The judge of documents that no step drops."""
-
-    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
         return [Verdict(each.document.text) for each in documents]
 
     def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
+        """Yield title and text of what explains a verdict: the document that is kept instead, or an evaluation item."""
         yield from ()
 
 
-class FilterJudge(KeepAllJudge):
+class FilterJudge(Judge):
     """The judge of a filter, which need not have run."""
 
     def __init__(self, store: Store, step: Step, made: Step, documents: StoredDocuments) -> None:
@@ -109,7 +101,7 @@ class FilterJudge(KeepAllJudge):
         return f"rules.{place} {type(self.rules[place]).__name__}"
 
 
-class DedupJudge(KeepAllJudge):
+class DedupJudge(Judge):
     """The judge of a deduplication, by the drops that it has written."""
 
     def __init__(self, store: Store, step: Step, documents: StoredDocuments) -> None:
@@ -118,15 +110,11 @@ class DedupJudge(KeepAllJudge):
         self._num_earlier = sum(map(len, self._earlier))
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
-        found: dict[int, tuple[str, int]] = {}
-        for shard, group in itertools.groupby((each.number for each in documents), self._own.shard_of):
-            numbers, start = list(group), int(self._own.starts[shard])
-            path = f"{self._folder}/{DROPS.format(shard)}"
-            drops = _rows_between(path, numbers[0] - start, numbers[-1] + 1 - start)
-            found |= {start + row: (REASONS[reason], kept) for row, reason, kept in drops.tolist()}
         verdicts = []
         for number, document in documents:
-            reason, kept = found.get(number, ("", None))
+            shard = self._own.shard_of(number)
+            drops = _drops_of(f"{self._folder}/{DROPS.format(shard)}")
+            reason, kept = drops.get(number - int(self._own.starts[shard]), ("", None))
             verdicts.append(Verdict(document.text, reason, kept=kept))
         return verdicts
 
@@ -135,7 +123,7 @@ class DedupJudge(KeepAllJudge):
             kept = self._kept(verdict.kept)
             yield f"kept instead: {kept.id} of {kept.source}", kept.text
 
-    def _kept(self, number: int) -> Any:
+    def _kept(self, number: int) -> Document:
         for source in self._earlier:
             if number < len(source):
                 return source.document(number)
@@ -143,7 +131,7 @@ class DedupJudge(KeepAllJudge):
         return self._own.document(number)
 
 
-class DecontaminationJudge(KeepAllJudge):
+class DecontaminationJudge(Judge):
     """The judge of a decontamination, which need not have run."""
 
     def __init__(self, store: Store, step: Step) -> None:
@@ -179,20 +167,71 @@ def inputs_of(step: Step, field: str) -> list[Step]:
     return [given.step for name, given in step.inputs if name == field or name.startswith(f"{field}.")]
 
 
-def _rows_between(path: str, first: int, after: int) -> np.ndarray:
-    """Return rows with a first column from `first` to before `after`; the file is sorted by this column."""
-    count = num_rows(path)
-    if count <= WHOLE_ROWS:
-        rows = _whole(path)
-        return rows[slice(*np.searchsorted(rows[:, 0], (first, after)))]
-    begin, end = (
-        bisect.bisect_left(range(count), row, key=lambda place: int(read_rows(path, np.array([place]))[0, 0]))
-        for row in (first, after)
-    )
-    return read_rows(path, np.arange(begin, end))
-
-
 @functools.lru_cache(maxsize=4)
-def _whole(path: str) -> np.ndarray:
-    """Return the rows of a file of an output; such files never change."""
-    return read_array(path)
+def _drops_of(path: str) -> dict[int, tuple[str, int | None]]:
+    """Return reason and kept document by row; outputs of older versions do not name the kept document."""
+    return {row: (REASONS[reason], next(iter(kept), None)) for row, reason, *kept in read_array(path).tolist()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """The incoming documents of a step, and its judge."""
+
+    step: Step
+    documents: StoredDocuments
+    judge: Judge
+    samples: Sequence[tuple[Numbered, Verdict]] = ()
+    """A few drops of each reason by a step that reads no documents, such as pages without text."""
+
+
+def open_judged(store: Store, step: Step, made: Step | None = None) -> Judged:
+    """Return the documents that a step reads, or writes if it reads none, with its judge.
+
+    `made` is the step without --set, if `step` is a variant of it.
+
+    Raises:
+        UserError: no documents belong to the step, or a step that is needed is not done.
+    """
+    config = step.config
+    if not isinstance(config, DocumentsConfig):
+        is_own = issubclass(step.kind.result_type, DocumentsResult)
+        documents = open_documents(store, step if is_own else _documents_of(step))
+        return Judged(step, documents, Judge(), _samples(documents) if is_own else ())
+    documents = open_documents(store, _documents_of(step))
+    judge: Judge
+    match config:
+        case FilterConfig():
+            judge = FilterJudge(store, step, made or step, documents)
+        case DedupConfig():
+            judge = DedupJudge(store, step, documents)
+        case DecontaminateConfig():
+            judge = DecontaminationJudge(store, step)
+        case _:
+            raise TypeError(f"{step.name}: no judge for {type(config).__name__}; add one to open_judged.")
+    return Judged(step, documents, judge)
+
+
+def has_documents(step: Step) -> bool:
+    """Return whether a step gives documents or reads those of one step."""
+    return issubclass(step.kind.result_type, DocumentsResult) or bool(inputs_of(step, "documents"))
+
+
+def _samples(documents: StoredDocuments) -> list[tuple[Numbered, Verdict]]:
+    path = documents.result.dropped_samples
+    rows = [] if path is None else read_samples(documents.url(path))
+    return [
+        (
+            Numbered(number, Document(row["id"], row["excerpt"], "")),
+            Verdict(row["excerpt"], row["reason"], row["detail"]),
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def _documents_of(step: Step) -> Step:
+    for given in inputs_of(step, "documents"):
+        return given
+    raise UserError(
+        f"documents: {step.name} ({step.kind.name}) neither gives documents nor reads those of one step. Name a step "
+        "of extract, filter, dedup, decontaminate or tokenize; `ls` lists all."
+    )

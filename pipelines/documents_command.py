@@ -1,7 +1,7 @@
 """documents: show what a step keeps and drops, with reasons, and what a filter would drop with other limits."""
 
-import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,8 @@ from pipelines.output import aligned, check_writable, positive, write_page
 from runtime.report.markup import printable
 
 if TYPE_CHECKING:
-    from pipelines.document_browser import Comparison, Found, Query
-    from pipelines.document_judges import Verdict
-    from pipelines.judged_documents import Judged
+    from pipelines.document_browser import Found, Query
+    from pipelines.document_judges import Judged, Verdict
     from pipelines.stored_documents import Numbered
 
 EXCERPT_CHARACTERS = 90
@@ -21,8 +20,8 @@ MOST_CHANGED = 20
 
 
 def _documents(session: Session) -> int:
-    from pipelines.document_browser import Query, browse, compare, page_data
-    from pipelines.judged_documents import open_judged
+    from pipelines.document_browser import Query, browse, page_data
+    from pipelines.document_judges import open_judged
 
     parsed = session.parsed
     check_writable("--page", parsed.page)
@@ -43,7 +42,7 @@ def _documents(session: Session) -> int:
     elif parsed.json:
         print(json.dumps(page_data(judged, browse(judged, query)), ensure_ascii=False, indent=1))
     elif step.digest != made.digest:
-        print("\n".join(_comparison(compare(open_judged(session.store, made), judged))))
+        print("\n".join(_comparison(open_judged(session.store, made), judged)))
     else:
         print("\n".join(_lines(session, judged, browse(judged, query))))
     return NOTHING_WOULD_RUN
@@ -77,14 +76,19 @@ def _line(each: "Numbered", verdict: "Verdict") -> str:
     return f"  {each.number:,}  {printable(each.document.id)}  {why}: {text}"
 
 
-def _comparison(found: "Comparison") -> Iterator[str]:
-    yield f"drops among {found.num_documents:,} sampled documents; nothing is run or written"
-    reasons = sorted(found.before.keys() | found.after.keys())
-    rows = [[reason, f"{found.before.get(reason, 0):,}", f"{found.after.get(reason, 0):,}"] for reason in reasons]
-    total = ["total", f"{sum(found.before.values()):,}", f"{sum(found.after.values()):,}"]
+def _comparison(recipe: "Judged", judged: "Judged") -> Iterator[str]:
+    """Yield the drops of a filter in a sample, as the recipe has it and with --set, and documents that differ."""
+    sample = judged.documents.sample()
+    yield f"drops among {len(sample):,} sampled documents; nothing is run or written"
+    before, after = recipe.judge.judge(sample), judged.judge.judge(sample)
+    drops = [Counter(verdict.reason for verdict in side if verdict.reason) for side in (before, after)]
+    rows = [[reason, *(f"{side[reason]:,}" for side in drops)] for reason in sorted({*drops[0], *drops[1]})]
+    total = ["total", *(f"{side.total():,}" for side in drops)]
     yield from aligned([["reason", "recipe", "with --set"], *rows, total])
-    yield f"documents with another verdict: {len(found.changed):,}"
-    yield from (_line(each, after) for each, _, after in itertools.islice(found.changed, MOST_CHANGED))
+    pairs = zip(sample, before, after, strict=True)
+    changed = [(each, now) for each, was, now in pairs if bool(was.reason) != bool(now.reason)]
+    yield f"documents with another verdict: {len(changed):,}"
+    yield from (_line(each, verdict) for each, verdict in changed[:MOST_CHANGED])
 
 
 def _add_arguments(parser: Any) -> None:

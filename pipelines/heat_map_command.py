@@ -1,9 +1,10 @@
 """heat-map: draw how well phases predict each token of held-out text, over their training."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from tokenizers import Tokenizer
 
-    from runtime.report.heat_map import HeatWindow
+    from runtime.report.heat_map import HeatWindow, Moment
 
 MOST_MOMENTS = 16
 """Moments of a page, evenly spread over those that were measured; the first and the last are always among them."""
@@ -44,42 +45,33 @@ def _heat_map(session: Session) -> int:
     if parsed.page is None:
         raise UserError("heat-map: the page has no name. Add --page heat.html.")
     check_writable("--page", parsed.page)
-    graph = session.graph()
-    phases = _phases(session, graph, parsed.names)
-    found = [each for each in _measured(session.store, graph, phases) if each.weights in (parsed.weights or [HOT])]
-    if not found:
-        print(_nothing(parsed.weights))
-        return FAILED
-    write_page("--page", parsed.page, _page(session, graph, phases, found, parsed.domain))
+    shown = heat_map(session, session.graph(), parsed.names, parsed.weights or [HOT], parsed.domain)
+    write_page("--page", parsed.page, shown)
     return NOTHING_WOULD_RUN
 
 
-def heat_map(session: Session, graph: Graph) -> str:
-    """Return the page of all phases under their trained weights.
+def heat_map(
+    session: Session,
+    graph: Graph,
+    names: Sequence[str] = (),
+    weights: Sequence[str] = (HOT,),
+    domains: Sequence[str] = (),
+) -> str:
+    """Return the page of some phases, or all, under some weights; of some domains, or all.
 
     Raises:
-        UserError: nothing has kept predictions yet.
+        UserError: nothing has kept predictions yet, or a domain is unknown.
     """
-    phases = _phases(session, graph, [])
-    found = [each for each in _measured(session.store, graph, phases) if each.weights == HOT]
-    if not found:
-        raise UserError(_nothing(None))
-    return _page(session, graph, phases, found, [])
-
-
-def _nothing(weights: Sequence[str] | None) -> str:
-    wanted = " and ".join(weights or ["the trained weights"])
-    return (
-        f"nothing is drawn: no validation or evaluation of these phases has kept predictions of {wanted}. Run the "
-        "recipe up to its `ema_eval` steps."
-    )
-
-
-def _page(
-    session: Session, graph: Graph, phases: Sequence[str], found: Sequence[Measured], domains: Sequence[str]
-) -> str:
     from runtime.report.heat_map import page
 
+    phases = _phases(session, graph, names)
+    found = [each for each in _measured(session.store, graph, phases) if each.weights in weights]
+    if not found:
+        wanted = " and ".join("the trained weights" if name == HOT else name for name in weights)
+        raise UserError(
+            f"heat-map: no validation or evaluation of these phases has kept predictions of {wanted}. Run the recipe "
+            "up to its `ema_eval` steps."
+        )
     shown = _spread(found, MOST_MOMENTS)
     notes = (
         [] if len(shown) == len(found) else [f"{len(shown)} of {len(found)} moments are shown; name a phase for more"]
@@ -91,7 +83,7 @@ def _page(
     return page(f"Heat map of {session.pipeline}", [each.name for each in shown], windows, notes)
 
 
-def _phases(session: Session, graph: Graph, named: Sequence[str]) -> list[str]:
+def _phases(session: Session, graph: Graph, named: Collection[str]) -> list[str]:
     """Return the phases that the user named, or all, in the order of the run."""
     wanted = {name for names in wanted_phases(session, graph).values() for name in names}
     order = main_line_first(legs_in(phases_in(graph.steps)), fork_names(session))
@@ -100,6 +92,8 @@ def _phases(session: Session, graph: Graph, named: Sequence[str]) -> list[str]:
 
 def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> list[Measured]:
     """Return all kept predictions of these phases: of their validations, and of evaluations that are done."""
+    import pyarrow.compute as pc
+
     from runtime.evaluation.token_predictions import PREDICTIONS, read_predictions
 
     found: dict[tuple[str, int, str], Measured] = {}
@@ -112,7 +106,7 @@ def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> list[Measure
             return
         step = table["step"][0].as_py()
         for weights in table["weights"].unique().to_pylist():
-            of_weights = table.filter([each == weights for each in table["weights"].to_pylist()])
+            of_weights = table.filter(pc.field("weights") == weights)
             found.setdefault((phase, step, weights), Measured(phase, step, weights, of_weights))
 
     for digest, names in phases_by_digest(map(graph.step, phases)).items():
@@ -140,46 +134,41 @@ def heat_windows(
     measured: Sequence[Measured], tokenizer: "Tokenizer", domains: Sequence[str] = ()
 ) -> "list[HeatWindow]":
     """Return the windows of some moments with their predictions, those of `domains` or all."""
+    import pyarrow.compute as pc
+
     from runtime.data.token_bytes import token_texts
     from runtime.report.heat_map import HeatWindow
 
-    by_window: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}
+    word = functools.cache(lambda token: tokenizer.decode([token], skip_special_tokens=False))
+    found: dict[tuple[str, str], list[pa.Table | None]] = {}
     for index, each in enumerate(measured):
-        for row in each.table.to_pylist():
-            if not domains or row["domain"] in domains:
-                rows = by_window.setdefault((row["domain"], row["window"]), {})
-                rows.setdefault(index, []).append(row)
-    words: dict[int, str] = {}
-
-    def word(token: int) -> str:
-        if token not in words:
-            words[token] = tokenizer.decode([token], skip_special_tokens=False)
-        return words[token]
-
-    windows = []
-    for (domain, digest), rows_by_moment in by_window.items():
-        tokens = [row["token"] for row in next(iter(rows_by_moment.values()))]
-        moments = [
-            _moment(rows_by_moment[index], word) if index in rows_by_moment else None for index in range(len(measured))
-        ]
-        windows.append(HeatWindow(domain, digest, token_texts(tokenizer, tokens), moments))
-    return windows
+        windows = each.table.group_by(["domain", "window"], use_threads=False).aggregate([])
+        for domain, window in zip(*(windows[name].to_pylist() for name in ("domain", "window")), strict=True):
+            if not domains or domain in domains:
+                of_window = (pc.field("domain") == domain) & (pc.field("window") == window)
+                found.setdefault((domain, window), [None] * len(measured))[index] = each.table.filter(of_window)
+    return [
+        HeatWindow(
+            domain,
+            window,
+            token_texts(tokenizer, next(each for each in tables if each is not None)["token"].to_pylist()),
+            [None if each is None else _moment(each, word) for each in tables],
+        )
+        for (domain, window), tables in found.items()
+    ]
 
 
-def _moment(rows: Sequence[Mapping[str, Any]], word: Any) -> Any:
+def _moment(table: "pa.Table", word: Callable[[int], str]) -> "Moment":
     import numpy as np
 
     from runtime.report.heat_map import Moment
 
-    def column(name: str, dtype: Any, missing: float) -> Any:
-        return np.array([missing if row[name] is None else row[name] for row in rows], dtype)
-
     return Moment(
-        log_prob=column("log_prob", np.float32, np.nan),
-        rank=column("rank", np.int32, -1),
-        entropy=column("entropy", np.float32, np.nan),
-        likely=[[word(token) for token in row["likely"]] for row in rows],
-        likely_log_prob=np.array([row["likely_log_prob"] for row in rows], np.float32),
+        log_prob=table["log_prob"].to_numpy().astype(np.float32),
+        rank=table["rank"].fill_null(-1).to_numpy().astype(np.int32),
+        entropy=table["entropy"].to_numpy().astype(np.float32),
+        likely=[[word(token) for token in tokens] for tokens in table["likely"].to_pylist()],
+        likely_log_prob=np.array(table["likely_log_prob"].to_pylist(), np.float32),
     )
 
 

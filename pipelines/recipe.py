@@ -36,11 +36,10 @@ from pipelines import (
     tasks_command,
     timeline_command,
 )
-from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.lint import lint
 from pipelines.milestone_evaluations import evaluate_every
-from pipelines.reporting import report_on
+from pipelines.reporting import fork_report, report_on
 from pipelines.source import filtered_documents
 from pipelines.stalls_command import write_stalls
 from runtime.data.mixture import MixtureSchedule
@@ -231,6 +230,7 @@ def write_after(
     tokenizer: Step[Any],
     *,
     resources: Cpu | Gpu | Tpu | None = None,
+    name: str = "sample",
     **fields: Any,
 ) -> list[Step[Any]]:
     """Return for each phase the texts that it writes after the prompts, with its EMA weights if it keeps some.
@@ -240,6 +240,7 @@ def write_after(
         phases: phases or imported weights.
         tokenizer: the tokenizer of their sources.
         resources: the machine of each step, one host; by default that of its phase.
+        name: name of the steps before that of the phase; a second call on a phase needs another.
         fields: other fields of `SampleConfig`, such as `temperature`.
     """
     found = []
@@ -248,7 +249,7 @@ def write_after(
         weights = averages[0].name if averages else HOT
         config = {"phase": step, "tokenizer": tokenizer, "weights": weights, "prompts": tuple(prompts)}
         machine = step.resources if resources is None else resources
-        found.append(sample(f"sample/{step.name}", SampleConfig(**config | fields), resources=machine))
+        found.append(sample(f"{name}/{step.name}", SampleConfig(**config | fields), resources=machine))
     return found
 
 

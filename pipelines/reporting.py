@@ -1,9 +1,13 @@
-"""The report of a recipe: which phases, sources and scores it shows, read off the steps that it is about."""
+"""The report of a recipe: which phases, sources and scores it shows, read off the steps that it is about.
+
+The report with the forks is a step of its own: a fork that fails or is dropped does not touch the recipe's report.
+"""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from marin_dag.graph.fork import Fork
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step, StepKind
 from pipelines.phases import legs_in, main_line_of, parents_of, phases_in
@@ -15,13 +19,16 @@ from steps.joined_scores import SCORING_KINDS, whole_scores
 from steps.phase_config import TrainPhaseConfig, chosen_settings
 from steps.phase_timeline import changes
 from steps.report import report
-from steps.report_config import ReportConfig
+from steps.report_config import ReportConfig, phase_of
 from steps.sample import sample
+from steps.train_phase import train_phase
 
 STAGE_OF_KIND = {
     "extract": "extract", "filter_documents": "filter", "dedup": "dedup", "decontaminate": "decontaminate",
 }  # fmt: skip
 RESULT_KINDS = (ema_eval, sample, hf_export, *SCORING_KINDS)
+FORKS = "report/forks"
+ABSENT = "Not on this page, since they failed or cannot start"
 
 
 def report_on(
@@ -52,13 +59,13 @@ def report_on(
     shown, labels = list(dict.fromkeys(results)), labels or {}
     graph = Graph([*shown, *further_phases])
     phases = phases_in(graph.steps)
-    evaluations = _by_phase(shown, ema_eval)
+    evaluations = {step.config.phase.step.name: step for step in shown if step.kind is ema_eval}
     caches: dict[str, Step] = {}
     for reader in (*phases.values(), *evaluations.values()):
         for source, item in reader.config.caches.items():
             caches.setdefault(source, item.step)  # a fork may have a cache of its own: the recipe's comes first
     scores = _scores_by_export(shown)
-    exports = _exports(shown, scores)
+    exports = _by_phase(dict.fromkeys([*shown, *(step.config.export.step for step in scores.values())]), hf_export)
     own = Node(name=name, kind="report", inputs=tuple(step.name for step in shown), group=name)
     return report(
         name,
@@ -74,8 +81,8 @@ def report_on(
             mixtures={phase: step.config.mixture for phase, step in phases.items()},
             recipe=recipe_of(phases, labels),
             labels=dict(labels),
-            evaluations=_by_phase(shown, ema_eval, phases),
-            texts=_by_phase(shown, sample, phases),
+            evaluations={phase: step for phase, step in evaluations.items() if phase in phases},
+            texts={name: step for name, step in _by_phase(shown, sample).items() if phase_of(name, phases) in phases},
             exports=exports,
             scores={name: scores[step.name] for name, step in exports.items() if step.name in scores},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
@@ -85,23 +92,61 @@ def report_on(
     )
 
 
-def _by_phase(
-    results: Iterable[Step], kind: StepKind[Any, Any], phases: Collection[str] | None = None
-) -> dict[str, Step]:
-    """Return the results of a kind by the phase or import that they read; only of these phases, if given."""
-    found = {step.config.phase.step.name: step for step in results if step.kind is kind}
-    return {name: step for name, step in found.items() if phases is None or name in phases}
+def fork_report(graph: Graph, every: Sequence[Fork], absent: Sequence[Fork]) -> Sequence[Step[Any]]:
+    """Return the report on what the step "report" shows and on the forks of its phases; nothing without such forks.
+
+    Args:
+        graph: the recipe with all forks and what follows them.
+        every: the forks to show.
+        absent: forks that would hold the page up; the page lists those of phases.
+    """
+    if "report" not in graph:
+        return ()
+    written = graph.step("report")
+    shown = written.config
+    if not isinstance(shown, ReportConfig):
+        return ()
+    bases = {fork.name: fork.base for fork in every}
+    forks = {
+        name: base
+        for name, base in bases.items()
+        if graph.step(name).kind is train_phase and _leads_to(base, shown.phases, bases)
+    }
+    if not forks:
+        return ()
+    results = [graph.step(item.step.name) for _, item in written.inputs if item.step.kind in RESULT_KINDS]
+    at_end = [step for step in graph.steps if step.kind in (ema_eval, sample) and step.background is None]
+    results += [step for step in at_end if step.config.phase.step.name in forks]
+    listed = ", ".join(fork.name for fork in absent if graph.step(fork.name).kind is train_phase)
+    page = report_on(
+        results,
+        name=FORKS,
+        title=f"{shown.title}, with its forks",
+        introduction=f"{shown.introduction} {ABSENT}: {listed}." if listed else shown.introduction,
+        command=shown.command,
+        labels=shown.labels,
+        further_phases=[graph.step(name) for name in (*shown.phases, *forks)],
+        forks=forks,
+        fork_reasons={fork.name: fork.reason for fork in every if fork.name in forks and fork.reason},
+    )
+    page.declared = None  # no line of a source file declares it
+    return (page,)
 
 
-def _exports(results: Iterable[Step], scores: Mapping[str, Step]) -> dict[str, Step]:
-    """Return the exports among the results and those that are scored, by phase; a phase's second also by its name."""
-    exported = {step.name: step for step in results if step.kind is hf_export}
-    for scored in scores.values():
-        exported.setdefault(scored.config.export.step.name, scored.config.export.step)
+def _leads_to(base: str, phases: Collection[str], bases: Mapping[str, str]) -> bool:
+    """Return whether a fork's base is a phase of the report, or a fork of one."""
+    while base in bases and base not in phases:
+        base = bases[base]
+    return base in phases
+
+
+def _by_phase(results: Iterable[Step], kind: StepKind[Any, Any]) -> dict[str, Step]:
+    """Return the results of a kind by the phase or import that they read; a phase's second also by its name."""
     found: dict[str, Step] = {}
-    for step in exported.values():
-        phase = step.config.phase.step.name
-        found[phase if phase not in found else f"{phase}/{step.name}"] = step
+    for step in results:
+        if step.kind is kind:
+            phase = step.config.phase.step.name
+            found[phase if phase not in found else f"{phase}/{step.name}"] = step
     return found
 
 

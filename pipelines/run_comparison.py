@@ -18,7 +18,7 @@ from marin_dag.store.prefix import open_store
 from pipelines.runs import Run, evaluated_weights, in_few_digits
 
 if TYPE_CHECKING:
-    from runtime.evaluation.window_noise import Losses
+    from runtime.evaluation.window_noise import Losses, StandardError
     from runtime.report.curve_plots import Line
 
 UNCOMPARED = ("start", "acknowledge", "caches")
@@ -26,23 +26,15 @@ SAME = "="
 SEEDS, WINDOWS, ITEMS = "seeds", "held-out windows", "items"
 
 
-class Noise(NamedTuple):
-    """The standard error of a difference, if it is known."""
+class RunDifference(NamedTuple):
+    """A difference from the first run, with its standard error if that is known."""
 
+    value: float
     stderr: float | None = None
     source: str = ""
     """Where the estimate is from: `SEEDS`, `WINDOWS` or `ITEMS`; empty without one."""
     degrees: int | None = None
-    """Its degrees of freedom; None for many."""
-
-
-class RunDifference(NamedTuple):
-    """A difference from the first run, with the fields of its `Noise`."""
-
-    value: float
-    stderr: float | None
-    source: str
-    degrees: int | None
+    """Degrees of freedom of the estimate; None for many."""
 
     @property
     def is_noise(self) -> bool | None:
@@ -78,7 +70,7 @@ def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
     records = [_record(run, run.key) for run in runs]
     repeats = [_repeats(run, record, others) for run, record in zip(runs, records, strict=True)]
     evaluations = [_record(run, run.evaluation) if run.evaluation else None for run in runs]
-    measures = [_measure("train loss", [run.loss for run in runs], _unknown)]
+    measures = [_measure("train loss", [run.loss for run in runs])]
     if any(evaluations):
         measures += _bits_per_byte(runs, evaluations, repeats)
     for task in dict.fromkeys(task for run in runs for task in run.scores):
@@ -133,19 +125,26 @@ def _settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _measure(name: str, values: Sequence[float | None], noise: Callable[[int], Noise]) -> Measure:
-    """Return a measure; `noise` returns that of a run's difference."""
-    found: list[RunDifference | None] = [None]
+def _measure(
+    name: str,
+    values: Sequence[float | None],
+    differ: Callable[[int, float], RunDifference] = lambda index, value: RunDifference(value),
+) -> Measure:
+    """Return a measure; `differ` adds the standard error to the difference of a run."""
     base = values[0]
-    for index, value in enumerate(values[1:], start=1):
-        found.append(None if value is None or base is None else RunDifference(value - base, *noise(index)))
+    found = [
+        None if value is None or base is None or not index else differ(index, value - base)
+        for index, value in enumerate(values)
+    ]
     return Measure(name, tuple(values), tuple(found))
 
 
-def _joint(errors: Sequence[float | None], index: int) -> Noise:
+def _joint(errors: Sequence[float | None], index: int, value: float) -> RunDifference:
     """Return the error as if the items differed; on the same items the difference is less uncertain."""
     mine, other = errors[0], errors[index]
-    return Noise() if mine is None or other is None else Noise(math.hypot(mine, other), ITEMS)
+    if mine is None or other is None:
+        return RunDifference(value)
+    return RunDifference(value, math.hypot(mine, other), ITEMS)
 
 
 def _repeats(run: Run, record: Record, others: Iterable[Run]) -> list[float]:
@@ -175,17 +174,18 @@ def _bits_per_byte(
         for run, record, each in zip(runs, evaluations, shown, strict=True)
     ]
 
-    def noise(index: int) -> Noise:
+    def differ(index: int, value: float) -> RunDifference:
         several = [values for values in (repeats[0], repeats[index]) if len(values) > 1]
         if several:
             variance = statistics.fmean(statistics.variance(values) for values in several)
-            return Noise(math.sqrt(2 * variance), SEEDS, sum(len(values) - 1 for values in several))
-        return _of_windows(evaluations[0], losses[0], losses[index], domains)
+            return RunDifference(value, math.sqrt(2 * variance), SEEDS, sum(len(values) - 1 for values in several))
+        error = _error_of_windows(evaluations[0], losses[0], losses[index], domains)
+        return RunDifference(value) if error is None else RunDifference(value, error.value, WINDOWS, error.degrees)
 
     means = [statistics.fmean(values[domain] for domain in domains) if values else None for values in by_domain]
-    found = [_measure(f"bits per byte, mean of {len(domains)} domains", means, noise)]
+    found = [_measure(f"bits per byte, mean of {len(domains)} domains", means, differ)]
     for domain in domains:
-        found.append(_measure(f"bits per byte, {domain}", [values.get(domain) for values in by_domain], _unknown))
+        found.append(_measure(f"bits per byte, {domain}", [values.get(domain) for values in by_domain]))
     return found
 
 
@@ -197,22 +197,17 @@ def _other_text(evaluations: Iterable[Record | None]) -> tuple[str, ...]:
     return tuple(sorted(domain for domain, found in sizes.items() if len(found) > 1))
 
 
-def _unknown(index: int) -> Noise:
-    return Noise()
-
-
-def _of_windows(
+def _error_of_windows(
     evaluation: Record | None, first: "Losses | None", second: "Losses | None", domains: Sequence[str]
-) -> Noise:
+) -> "StandardError | None":
     from runtime.evaluation.window_noise import difference_stderr
 
     if evaluation is None or first is None or second is None:
-        return Noise()
+        return None
     num_tokens, num_bytes = (
         {domain: evaluation.result[field][domain] for domain in domains} for field in ("num_tokens", "num_bytes")
     )
-    error = difference_stderr(first, second, num_tokens=num_tokens, num_bytes=num_bytes)
-    return Noise() if error is None else Noise(error.value, WINDOWS, error.degrees)
+    return difference_stderr(first, second, num_tokens=num_tokens, num_bytes=num_bytes)
 
 
 def _losses(run: Run, evaluation: Record, weights: str) -> "Losses | None":

@@ -27,7 +27,7 @@ from steps.machine_checks import devices_on
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_timeline import RunPhase
 
-KEPT = frozenset({"begin", "progress", VALIDATION, "alarm", "skipped", "hang", "error"})
+KEPT = frozenset({"begin", "progress", VALIDATION, "alarm", "recovered", "skipped", "hang", "error"})
 """Events that curves and alarms need; norms and digests of a long run are too many to keep."""
 FROM_TABLE = {LOSS: "loss", GRADIENT: "grad_norm", RATE: "learning_rate"}
 

@@ -12,16 +12,16 @@ from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Record, Records, UnreadableRecordError
 from marin_dag.store.store import Store
+from pipelines.document_browser import LiveDocuments
 from pipelines.heat_map_command import heat_map
-from pipelines.live_documents import LiveDocuments
 from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
-from pipelines.stalls_command import stalls_of
-from runtime.report import documents_page, phase_texts
+from pipelines.stalls_command import alarms_in, stalls_of
+from runtime.report import documents_page
 from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
-from runtime.report.pages import stalls_page
+from runtime.report.pages import stalls_page, texts_page
 from runtime.report.theme import STYLE
 from steps.report_config import ReportConfig
 from steps.report_contents import texts_of
@@ -90,22 +90,24 @@ class RunPage(PageContent):
         self._shared = {"alarms": [*failures, *alarms[-MOST_ALARMS:]], "views": views}
 
     def _alarms(self, phase: LoggedPhase) -> Iterator[dict[str, Any]]:
-        """Yield the alarms of a phase with text and place on the token axis."""
-        for event in phase.events():
-            step = event.get("step", 0)
+        """Yield what went wrong in a phase in order of steps, with text, place on the token axis, and a command."""
+        events = phase.events()
+        found = []
+        for alarm in alarms_in(events):
+            fix = self._session.line("batch", f"{phase.name}@{alarm.step}") if alarm.has_row else ""
+            if not alarm.has_recovered and set(alarm.monitors) & set(SPIKE_MONITORS):
+                fix = self._session.line("rollback", phase.name)
+            found.append((alarm.step, alarm.text, fix))
+        for event in events:
             match event["event"]:
-                case "alarm":
-                    what = event["monitor"].replace("_", " ")
-                    text = f"{what} {event['figure']:.4g}; the limit is {event['limit']:.4g}"
                 case "skipped":
-                    text = "the step was skipped"
+                    found.append((event["step"], "the step was skipped", ""))
                 case "hang":
                     text = f"no training step ended in {event['waited_seconds']:,.0f} s"
+                    found.append((event.get("step", 0), text, ""))
                 case "error":
-                    text = event["message"]
-                case _:
-                    continue
-            fix = self._session.line("rollback", phase.name) if event.get("monitor") in SPIKE_MONITORS else ""
+                    found.append((event.get("step", 0), event["message"], ""))
+        for step, text, fix in sorted(found):
             yield {"name": phase.name, "text": f"at step {step:,}: {text}", "at": phase.tokens_at(step), "fix": fix}
 
     def _pages(self) -> dict[str, tuple[str, Callable[[], str]]]:
@@ -129,7 +131,7 @@ class RunPage(PageContent):
     def _texts(self, written: Sequence[tuple[str, Record]]) -> str:
         found = [(phase, SampleResult.model_validate(record.result)) for phase, record in written]
         texts = [text for phase, result in found for text in texts_of(phase, result)]
-        return phase_texts.page(f"Texts of {self._session.pipeline}", texts)
+        return texts_page(f"Texts of {self._session.pipeline}", texts)
 
     def _stalls(self) -> str:
         found, notes = stalls_of(self._session.store, phases_by_digest(self._graph.steps))

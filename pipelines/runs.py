@@ -6,12 +6,13 @@ They are read from the records alone, so that runs of other recipes and of older
 import datetime
 import math
 import re
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.identity.diff import CodeChanged, FieldChanged, differences, input_keys
-from marin_dag.ledger.lease import Held, Leases
+from marin_dag.ledger.lease import Leases
 from marin_dag.ledger.records import Record, Records
 from marin_dag.quantities import counted
 from marin_dag.store.prefix import open_store
@@ -25,7 +26,7 @@ LONG_NUMBER = re.compile(r"(?<![\w.])\d+\.\d{6,}(?:e[+-]?\d+)?(?![\w.])")
 
 
 class Run(NamedTuple):
-    """A phase that is done, or one that is running."""
+    """A phase that is done, or one that is running, of which only the first fields and the loss are known."""
 
     prefix: str
     recipe: str
@@ -35,27 +36,27 @@ class Run(NamedTuple):
     """Digest, or digest@step."""
     state: str
     """done, or how far it is."""
-    base: str
+    base: str = ""
     """Phase to compare the run with: the forked phase, the earlier run of the name, or the one that it starts from."""
-    changed: tuple[str, ...]
+    changed: tuple[str, ...] = ()
     """Settings that differ from the base, as `field: old -> new`."""
-    tokens: int | None
-    loss: float | None
+    tokens: int | None = None
+    loss: float | None = None
     """Mean train loss of the last steps."""
-    bits_per_byte: float | None
+    bits_per_byte: float | None = None
     """Mean over the domains of the evaluation, for the first EMA weights if the run keeps any."""
-    evaluation: str
+    evaluation: str = ""
     """Key of that evaluation, or ""."""
-    scores: Mapping[str, tuple[float, float | None]]
+    scores: Mapping[str, tuple[float, float | None]] = types.MappingProxyType({})
     """Value of each task of lm-eval, and its standard error where it has one."""
-    device: str
-    machine: str
+    device: str = ""
+    machine: str = ""
     """Its resources, as the recipe names them."""
-    attempts: int
-    user: str
-    hours: float | None
-    finished: str
-    commit: str
+    attempts: int = 0
+    user: str = ""
+    hours: float | None = None
+    finished: str = ""
+    commit: str = ""
 
 
 def read_runs(
@@ -211,38 +212,22 @@ def in_few_digits(*values: str) -> tuple[str, ...]:
 
 def _running(prefix: str, store: Store, records: Records) -> list[Run]:
     names = {key.partition("@")[0]: name for name, keys in records.labels().items() for key in keys}
-    return [
-        _at_work(prefix, digest, held, names)
-        for digest, held in Leases(store).at_work().items()
-        if held.progress is not None and held.progress.unit == "steps"
-    ]
-
-
-def _at_work(prefix: str, digest: str, held: Held, names: Mapping[str, str]) -> Run:
-    progress = held.progress
-    assert progress is not None
-    figures: Mapping[str, Any] = progress.figures
-    return Run(
-        prefix=prefix,
-        recipe="",
-        name=held.holder.name or names.get(digest, digest[:8]),
-        key=digest,
-        state=f"{progress.done:,}/{progress.total:,} {progress.unit}",
-        base="",
-        changed=(),
-        tokens=None,
-        loss=finite(figures.get("loss")),
-        bits_per_byte=None,
-        evaluation="",
-        scores={},
-        device=f"{held.holder.host} pid {held.holder.pid}",
-        machine="",
-        attempts=held.epoch,
-        user="",
-        hours=None,
-        finished="",
-        commit="",
-    )
+    found = []
+    for digest, held in Leases(store).at_work().items():
+        if (progress := held.progress) is not None and progress.unit == "steps":
+            run = Run(
+                prefix=prefix,
+                recipe="",
+                name=held.holder.name or names.get(digest, digest[:8]),
+                key=digest,
+                state=f"{progress.done:,}/{progress.total:,} {progress.unit}",
+                loss=finite(progress.figures.get("loss")),
+                scores={},
+                device=f"{held.holder.host} pid {held.holder.pid}",
+                attempts=held.epoch,
+            )
+            found.append(run)
+    return found
 
 
 def _time(text: str) -> datetime.datetime:

@@ -6,7 +6,7 @@ share. Links from each attempt find the page, also under another prefix, and not
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.graph.step import Step
@@ -15,7 +15,15 @@ from marin_dag.plan.plan import Plan
 from marin_dag.store.store import Store
 from pipelines.output import aligned, check_writable, write_page
 from pipelines.phases import attempt_events, phases_by_digest, shared_notes, wanted_phases
-from runtime.tracking.stalls import PAGE_FILE, DataStalls, sum_stalls
+from runtime.tracking.stalls import (
+    PAGE_FILE,
+    SECONDS_HEADINGS,
+    STALLS_HEADINGS,
+    DataStalls,
+    seconds_rows,
+    stalls_rows,
+    sum_stalls,
+)
 from steps.report_config import ReportConfig
 
 
@@ -43,51 +51,65 @@ def stalls_of(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[list[D
     return list(found.values()), [*alarms, *shared_notes(phases[digest] for digest in found)]
 
 
-def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Yield a line for each training step of a phase with alarms: monitors, the odd row, whether the loss came back.
+class AlarmsOfStep(NamedTuple):
+    """The alarms of one training step; an alarm that several attempts raised is one."""
 
-    An alarm that several attempts raised is one.
-    """
+    step: int
+    monitors: tuple[str, ...]
+    has_row: bool
+    """Whether one row of the batch stood out."""
+    has_recovered: bool
+    text: str
+
+
+def alarms_in(events: Sequence[Mapping[str, Any]]) -> Iterator[AlarmsOfStep]:
+    """Yield the alarms of each training step with monitors, figures, the odd row, and whether the loss came back."""
     from runtime.training.monitors import CONFIRMED_STEPS  # needs NumPy
 
-    events = [event for attempt in attempts for event in attempt]
     recovered = {event["step"] for event in events if event["event"] == "recovered"}
     alarms: dict[int, dict[str, Mapping[str, Any]]] = {}
     for event in events:
         if event["event"] == "alarm":
             alarms.setdefault(event["step"], {})[event["monitor"]] = event
     for step, by_monitor in sorted(alarms.items()):
+        parts = [f"{name} {each['figure']:.4g} (limit {each['limit']:.4g})" for name, each in by_monitor.items()]
         rows = [event for event in by_monitor.values() if "row" in event]
         row = "".join(f"; row {event['row']} ({event['source']}) stood out" for event in rows[:1])
         # A spike that raised no alarm itself may have come shortly before one that did.
-        back = "; the loss came back" if any(0 <= step - each <= CONFIRMED_STEPS for each in recovered) else ""
-        shown = f"; `batch {phase}@{step}` shows its text" if rows else ""
-        yield f"alarm in {phase} at step {step:,}: {', '.join(by_monitor)}{row}{back}{shown}"
+        is_back = any(0 <= step - each <= CONFIRMED_STEPS for each in recovered)
+        text = f"{', '.join(parts)}{row}{'; the loss came back' if is_back else ''}"
+        yield AlarmsOfStep(step, tuple(by_monitor), bool(rows), is_back, text)
+
+
+def alarm_lines(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield a line for each training step of a phase with alarms."""
+    for found in alarms_in([event for attempt in attempts for event in attempt]):
+        shown = f"; `batch {phase}@{found.step}` shows its text" if found.has_row else ""
+        yield f"alarm in {phase} at step {found.step:,}: {found.text}{shown}"
 
 
 def _rendered(phases: Sequence[DataStalls]) -> list[str]:
-    """Return the lines of a table, and below them the stalls by cause."""
-    rows = [["phase", "attempts", "in the loop", "waited", "share", "stalls", "for"]]
-    stalled = []
-    for each in phases:
-        by_cause = sorted(each.by_cause.items(), key=lambda item: -item[1])
-        causes = ", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in by_cause)
-        figures = [f"{each.seconds:,.1f} s", f"{each.waited_seconds:.2f} s", f"{each.share:.2%}", str(len(each.stalls))]
-        rows.append([each.phase, str(each.num_attempts), *figures, causes])
-        for cause, (number, seconds) in sorted(each.stalls_by_cause.items()):
-            stalled.append(f"stalled  {each.phase}: {number} × {cause}, {seconds:.1f} s")
-    return [*aligned(rows, left=(0, 6)), *stalled]
+    """Return the lines of a table, and below them those of the stalls by cause."""
+    lines = aligned([_plain(SECONDS_HEADINGS), *seconds_rows(phases)], left=(0, 6))
+    stalled = stalls_rows(phases)
+    return [*lines, *(aligned([_plain(STALLS_HEADINGS), *stalled], left=(0, 1)) if stalled else [])]
+
+
+def _plain(headings: Sequence[str]) -> list[str]:
+    return [heading.removeprefix("#") for heading in headings]
 
 
 def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
-    """Write the page of each finished report; yield one line with the share of time spent waiting, and the pages.
+    """Write the page of each finished report; yield the alarms, the share of time spent waiting, and the pages.
 
     An existing page stays, unless this run trained one of its phases.
     """
     trained = {planned.step.digest for planned in plan.will_run}
+    for digest, sharing in phases_by_digest(plan.graph.steps).items():
+        if digest in trained:
+            yield from alarm_lines(sharing[0], attempt_events(session.store, digest))
     by_phase: dict[str, DataStalls] = {}
     pages = []
-    alarms: dict[str, None] = {}
     for planned in plan.steps:
         config = planned.step.config
         if not isinstance(config, ReportConfig) or (path := _path_beside(session.store, planned.step)) is None:
@@ -109,8 +131,6 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
             session.store.write(path, text.encode())
             pages.append(session.store.url(path))
             by_phase |= {stalls.phase: stalls for stalls in found}
-            alarms |= dict.fromkeys(note for note in notes if note.startswith("alarm in "))
-    yield from alarms
     if pages:
         waited = sum(each.waited_seconds for each in by_phase.values())
         seconds = sum(each.seconds for each in by_phase.values())

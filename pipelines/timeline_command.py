@@ -1,14 +1,21 @@
 """timeline: every phase of a recipe with its steps, tokens, settings and changes."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.plan.config_checks import refusals
 from pipelines.output import check_writable, write_page
-from pipelines.phases import fork_names, phases_in, wanted_phases
-from pipelines.timeline import document, render, timeline_of
+from pipelines.phases import fork_names, phases_in, twins_in, wanted_phases
+from pipelines.timeline import Timeline, document, render, timeline_of
+from steps.phase_timeline import RunPhase
+
+if TYPE_CHECKING:
+    from runtime.report.contents import Phase
+
+MOST_POINTS = 5_000
+"""Steps of a phase that its rates are drawn at."""
 
 
 def _timeline(session: Session) -> int:
@@ -23,10 +30,48 @@ def _timeline(session: Session) -> int:
     found = timeline_of(phases, refused, fork_names(session), parsed.names)
     print(json.dumps(document(found), indent=1) if parsed.json else render(found))
     if parsed.plot is not None:
-        from pipelines.timeline_plot import draw  # only the drawing needs NumPy
-
         write_page("--plot", parsed.plot, draw(f"Timeline of {session.pipeline}", found))
     return FAILED if refused else NOTHING_WOULD_RUN
+
+
+def draw(title: str, found: Timeline) -> str:
+    """Return a whole timeline as a page."""
+    from runtime.report.pages import timeline_page
+
+    twins = twins_in({name: found.phases[name] for name in found.shown})
+    drawn = [_phase(found.legs[name], is_main=name in found.main_line, same_as=twins.get(name)) for name in found.shown]
+    return timeline_page(title, drawn, render(found))
+
+
+def _phase(leg: RunPhase, *, is_main: bool, same_as: str | None) -> "Phase":
+    import numpy as np  # only the drawing needs it
+
+    from runtime.report.contents import Curve, MixtureSpan, Phase
+
+    settings = leg.settings
+    # A row is a finished update; its rate is that of the step before it.
+    steps = np.unique(np.linspace(leg.begin_step + 1, settings.until_step, MOST_POINTS).astype(np.int64))
+    curve = Curve(
+        step=steps,
+        consumed_tokens=np.array([leg.tokens_at(int(step)) for step in steps]),
+        loss=np.zeros(len(steps)),
+        learning_rate=np.array([settings.learning_rate(int(step) - 1) for step in steps]),
+        global_batch_size=np.full(len(steps), settings.global_batch_size),
+    )
+    return Phase(
+        name=leg.name,
+        parent=leg.parent,
+        is_main=is_main,
+        start_step=leg.begin_step,
+        step=settings.until_step,
+        start_tokens=leg.begin_tokens,
+        consumed_tokens=leg.end_tokens,
+        final_loss=0.0,
+        averages=settings.averages,
+        curve=curve,
+        mixture=tuple(MixtureSpan(span.start_step, span.shares()) for span in settings.mixture.segments),
+        same_as=same_as,
+    )
 
 
 def _add_arguments(parser: Any) -> None:

@@ -56,7 +56,10 @@ def _check(config: FilterConfig) -> None:
                     f"rules.{index}: {type(rule).__name__}.{field.name} is {value}. Counts, lengths and shares of "
                     "rules are 0 or more."
                 )
-    needs_classifier = any(isinstance(rule, QualityScore) for rule in config.rules)
+    num_scores = sum(isinstance(rule, QualityScore) for rule in config.rules)
+    if num_scores > 1:
+        raise ValueError(f"filter: {num_scores} rules are a QualityScore of one classifier. Keep the strictest.")
+    needs_classifier = bool(num_scores)
     if needs_classifier != (config.quality_classifier is not None):
         missing = "QualityScore without quality_classifier" if needs_classifier else "a classifier without QualityScore"
         raise ValueError(f"filter: {missing}. Give both or neither.")

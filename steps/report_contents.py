@@ -13,13 +13,13 @@ from runtime.report.contents import (
     Evaluation,
     Export,
     Phase,
+    PhaseText,
     Report,
     Score,
     SourceCurve,
     Stage,
     WindowLosses,
 )
-from runtime.report.phase_texts import PhaseText
 from runtime.report.readings import Draws, PhaseLog
 from steps.decontaminate import DecontaminateResult
 from steps.filter import FilterResult
@@ -37,7 +37,7 @@ def contents_of(config: ReportConfig) -> Report:
     logs = {name: readings.read_log(phase.join(phase.result.metrics)) for name, phase in config.phases.items()}
     order = _order(config)
     phases = _phases(config, order, logs, draws)
-    exports = sorted(config.exports, key=lambda name: (order.index(phase_of(name)), name))
+    exports = sorted(config.exports, key=lambda name: (order.index(phase_of(name, order)), name))
     return Report(
         title=config.title,
         introduction=config.introduction,
@@ -45,9 +45,13 @@ def contents_of(config: ReportConfig) -> Report:
         phases=phases,
         evaluations=tuple(_evaluation(config, name) for name in order if name in config.evaluations),
         texts=tuple(
-            text for name in order if name in config.texts for text in texts_of(name, config.texts[name].result)
+            text
+            for phase in order
+            for name, written in config.texts.items()
+            if phase_of(name, order) == phase
+            for text in texts_of(phase, written.result)
         ),
-        exports=tuple(_export(name, config.exports[name]) for name in exports),
+        exports=tuple(_export(name, phase_of(name, order), config.exports[name]) for name in exports),
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
         stages=_stages(config),
         caches=_caches(config),
@@ -125,9 +129,6 @@ def _order(config: ReportConfig) -> list[str]:
         name = pending.pop()
         order.append(name)
         pending += [other for other in reversed(waiting) if config.parents.get(other) == name]
-    lost = sorted(set(waiting) - set(order))
-    if lost:
-        raise ValueError(f"parents: {lost} start from each other in a circle.")
     return order
 
 
@@ -191,10 +192,10 @@ def texts_of(phase: str, result: SampleResult) -> list[PhaseText]:
     return [PhaseText(phase, result.weights, each.prompt, each.text, each.is_whole) for each in result.texts]
 
 
-def _export(name: str, export: Input[Any]) -> Export:
+def _export(name: str, phase: str, export: Input[Any]) -> Export:
     # Name and attempt would be different for the same identity, so the page shows what finds them below any prefix.
     folder = f"outputs/**/*-{export.digest[:8]}/*/{export.result.folder}"
-    return Export(name, phase_of(name), export.result.weights, export.digest[:8], folder)
+    return Export(name, phase, export.result.weights, export.digest[:8], folder)
 
 
 def _scores(name: str, config: ReportConfig) -> list[Score]:

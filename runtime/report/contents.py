@@ -10,7 +10,6 @@ from runtime.data.consumption import Consumption
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import Ema
-from runtime.report.phase_texts import PhaseText
 from runtime.report.recipe import Change, Node
 
 
@@ -32,18 +31,10 @@ class Curve:
     """Sequences."""
 
     def __post_init__(self) -> None:
+        cure = "the phase diverged or its metrics are damaged: look at its loss around that step."
         for name, values in vars(self).items():
-            if values.shape != self.step.shape or values.ndim != 1:
-                raise ValueError(f"Curve.{name} has shape {values.shape}, step has {self.step.shape}; one row each.")
-            wrong = np.flatnonzero(~np.isfinite(values))
-            if wrong.size:
-                row = int(wrong[0])
-                cure = "the phase diverged or its metrics are damaged: look at its loss around that step."
+            for row in np.flatnonzero(~np.isfinite(values))[:1]:
                 _check_finite(f"Curve.{name}[{row}] (step {self.step[row]})", values[row], cure)
-        if self.step.size and (np.any(np.diff(self.step) <= 0) or np.any(np.diff(self.consumed_tokens) <= 0)):
-            raise ValueError(
-                "Curve.step or Curve.consumed_tokens does not grow from row to row; rows are in order of steps."
-            )
 
     def __len__(self) -> int:
         return int(self.step.size)
@@ -85,20 +76,8 @@ class Phase:
     """Positions with a next token to predict; the others are padding and the ends of documents and sequences."""
 
     def __post_init__(self) -> None:
-        where = f"phases[{self.name!r}]"
-        _check_finite(f"{where}.final_loss", self.final_loss, "the phase diverged; fork it from before that.")
-        if not len(self.curve):
-            raise ValueError(f"{where}.curve has no row; a phase has at least one training step.")
-        num_positions = self.consumed_tokens - self.start_tokens
-        if num_positions <= 0:
-            raise ValueError(
-                f"{where} begins at {self.start_tokens} tokens and ends at {self.consumed_tokens}; "
-                "a phase consumes some."
-            )
-        if self.num_targets is not None and not 0 <= self.num_targets <= num_positions:
-            raise ValueError(
-                f"{where}: {self.num_targets} of {num_positions} positions are trained on; its metrics are damaged."
-            )
+        where = f"phases[{self.name!r}].final_loss"
+        _check_finite(where, self.final_loss, "the phase diverged; fork it from before that.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,11 +105,6 @@ class Evaluation:
         for which, values in {"hot": self.hot, **self.averages}.items():
             for domain, value in values.items():
                 _check_finite(f"evaluations[{self.phase!r}].{which}[{domain!r}]", value, "evaluate the phase again.")
-            if set(values) != set(self.hot):
-                raise ValueError(
-                    f"evaluations[{self.phase!r}]: hot has domains {sorted(self.hot)}, {which} {sorted(values)}; "
-                    "all are measured on the same ones."
-                )
 
     @property
     def best(self) -> Mapping[str, float]:
@@ -235,6 +209,18 @@ class Cache:
     num_train_tokens: int
     num_validation_tokens: int
     num_train_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseText:
+    """The text that a phase writes after a prompt."""
+
+    phase: str
+    weights: str
+    prompt: str
+    text: str
+    is_whole: bool
+    """Whether the model ended the text."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from runtime.report.document import document
-from runtime.report.figures import figure
+from runtime.report.document import document, figure
 from runtime.report.markup import Markup
 from runtime.report.norm_plots import LayerNorms, norm_maps
 from runtime.report.panel import (

@@ -1,15 +1,23 @@
-"""A whole HTML page around what it shows: head, style, the scripts, and that nothing may be loaded."""
+"""Whole HTML pages, which load nothing, and figures: panels with buttons and legend, with their data inside.
+
+A figure is a Bokeh document as JSON beside empty places for its panels; the script of the page fills the places. Ids
+are counted from 1 in each figure, so equal values give equal bytes.
+"""
 
 import base64
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from bokeh.document import Document
+from bokeh.models import ColumnDataSource
 from bokeh.resources import Resources
 
-from runtime.report.markup import Markup, element
+from runtime.report.markup import Markup, data_element, element, escaped
+from runtime.report.panel import Panel, Series
 from runtime.report.script import SCRIPT
-from runtime.report.theme import STYLE
+from runtime.report.theme import STYLE, VARIABLES
 
 
 def document(
@@ -31,19 +39,14 @@ def document(
         scripts: by default Bokeh, and the script that draws figures with it.
     """
     scripts = figure_scripts() if scripts is None else scripts
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=content_security_policy(scripts)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", title),
-        element("style", Markup(STYLE)),
-    )
+    head = f"""<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{escaped(content_security_policy(scripts))}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{escaped(title)}</title><style>{STYLE}</style>"""
     header = element("header", element("h1", title), element("p", lead, class_="lead"), *opening)
     shown = element("main", header, *children, *(element("p", f"{note}.") for note in notes))
-    code = [element("script", Markup(script)) for script in scripts]
-    return f"<!doctype html>\n{element('html', head, element('body', shown, *code), lang='en')}\n"
+    code = "".join(f"<script>{script}</script>" for script in scripts)
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{shown}{code}</body></html>\n'
 
 
 def content_security_policy(scripts: Sequence[str]) -> str:
@@ -58,3 +61,68 @@ def content_security_policy(scripts: Sequence[str]) -> str:
 def figure_scripts() -> tuple[str, str]:
     """Return the plotting part of BokehJS (no widgets, tables and WebGL), and the script that draws figures with it."""
     return Resources(mode="inline", components=["bokeh"]).js_raw[0], SCRIPT
+
+
+def figure(
+    panels: Sequence[Panel],
+    caption: str,
+    *,
+    legend: Mapping[str, Series] | None = None,
+    columns: int = 1,
+    has_scale: bool = False,
+    is_live: bool = False,
+) -> Markup:
+    """Return a figure: buttons, legend, panels and caption.
+
+    `has_scale` gives it a button for a logarithmic y axis; `is_live` lets the page replace the values of its lines.
+    """
+    chips = [_chip(series) for series in (legend or {}).values()]
+    places = [element("div", class_="panel", style=f"height:{panel.height}px") for panel in panels]
+    return element(
+        "figure",
+        element("div", *_tools(panels, has_scale=has_scale), class_="tools"),
+        *([element("div", *chips, class_="legend")] if chips else []),
+        element("div", *places, class_=f"panels columns{columns}"),
+        data_element(_data(panels)),
+        element("figcaption", caption),
+        data_live="" if is_live else None,
+    )
+
+
+def _tools(panels: Sequence[Panel], *, has_scale: bool) -> list[Markup]:
+    """Return the buttons and the slider that have something to do in one of the panels."""
+    zoom = [("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("reset", "Reset", "Show all")]
+    made = [
+        *zoom,
+        *([("fit", "Fit y", "Fit the y axis to what is shown")] if any(panel.is_numeric for panel in panels) else []),
+        *([("log", "Log y", "Switch between linear and logarithmic y axis")] if has_scale else []),
+        ("csv", "CSV", "Download the data of this figure"),
+    ]
+    tools = [element("button", label, type="button", data_do=action, title=tip) for action, label, tip in made]
+    if any("smooth" in source.tags for panel in panels for source in panel.plot.select({"type": ColumnDataSource})):
+        slider = element("input", type="range", min="0", max="0.99", step="0.01", value="0.9", data_do="smooth")
+        tools.append(element("label", "Smoothing ", slider))
+    return tools
+
+
+def _chip(series: Series) -> Markup:
+    style = f"border-top:3px {series.dash.replace('dashdot', 'double')} var({VARIABLES[series.colour]})"
+    sign = element("i", style=style)
+    return element("button", sign, series.name, type="button", data_series=series.name, aria_pressed="true")
+
+
+def _data(panels: Sequence[Panel]) -> Any:
+    document = Document()
+    for panel in panels:
+        document.add_root(panel.plot)
+    return _renumbered(document.to_json(deferred=False), {})
+
+
+def _renumbered(value: Any, ids: dict[str, str]) -> Any:
+    """Return JSON data with ids counted from 1 in the order in which they are met."""
+    if isinstance(value, dict):
+        return {
+            key: ids.setdefault(item, str(len(ids) + 1)) if key == "id" else _renumbered(item, ids)
+            for key, item in value.items()
+        }
+    return [_renumbered(item, ids) for item in value] if isinstance(value, list | tuple) else value

@@ -3,32 +3,11 @@
 One script draws the lists and the sample, from data inside a file or from the server of a live page.
 """
 
-import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.report.document import document
-from runtime.report.markup import Markup, element, printable
-
-MOST_CHARACTERS = 20_000
-"""Characters of a text that a page shows."""
-
-
-def marked(text: str, spans: Sequence[tuple[int, int, str]]) -> list[tuple[str, str]]:
-    """Return pieces of a text with the labels of the spans that cover each; spans count UTF-8 bytes."""
-    data = text.encode()
-    edges = sorted({0, len(data), *(edge for start, end, _ in spans for edge in (start, end))})
-    pieces, left = [], MOST_CHARACTERS
-    for begin, after in itertools.pairwise(edges):
-        piece = printable(data[begin:after].decode(errors="replace"))
-        labels = [label for start, end, label in spans if start <= begin and after <= end]
-        pieces.append((piece[:left], printable("; ".join(labels))))
-        left -= len(piece)
-        if left < 0:
-            pieces.append((" […]", ""))
-            break
-    return pieces or [("", "")]
+from runtime.report.markup import Markup, data_element, element, joined
 
 
 def page(title: str, lead: str, lists: Mapping[str, Mapping[str, Any]], sample: Mapping[str, Any] | None) -> str:
@@ -38,52 +17,33 @@ def page(title: str, lead: str, lists: Mapping[str, Mapping[str, Any]], sample: 
         lists: data of the lists "kept" and "dropped".
         sample: measures of a filter's sample; None for other steps.
     """
-    # "<" would end the element of the data.
-    data = json.dumps({"lists": lists, "sample": sample}, ensure_ascii=True, separators=(",", ":"))
-    encoded = element("script", Markup(data.replace("<", "\\u003c")), id="documents-data", type="application/json")
-    return document(title, lead, _places(), encoded, scripts=(SCRIPT,))
+    data = data_element({"lists": lists, "sample": sample}, id="documents-data")
+    return document(title, lead, PLACES, data, scripts=(SCRIPT,))
 
 
 def live_browser(steps: Sequence[str]) -> Markup:
     """Return the browser of a live page, with a form that asks its server for the documents of a step."""
-    choices = [element("option", name, value=name) for name in ("", *steps)]
-    fields = [
-        element("input", name=name, placeholder=tip)
-        for name, tip in (("search", "words"), ("id", "part of the id"), ("source", "source"), ("reason", "reason"))
-    ]
-    button = element("button", "Show")
-    form = element("form", element("select", *choices, name="step", aria_label="step"), *fields, button, class_="tools",
-                   id="documents-form")  # fmt: skip
-    return Markup(element("h2", "Documents") + form + _places())
+    choices = joined(element("option", name, value=name) for name in ("", *steps))
+    return Markup(f"""<h2>Documents</h2>
+<form class="tools" id="documents-form"><select name="step" aria-label="step">{choices}</select>
+<input name="search" placeholder="words"><input name="id" placeholder="part of the id">
+<input name="source" placeholder="source"><input name="reason" placeholder="reason"><button>Show</button></form>
+{PLACES}""")
 
 
-def _places() -> Markup:
-    lists = [
-        element("div", element("h3", name), element("div", id=f"list-{name}"),
-                element("button", "More", type="button", id=f"more-{name}", hidden=""))
-        for name in ("kept", "dropped")
-    ]  # fmt: skip
-    tools = [
-        element("label", "rule ", element("select", id="finding")),
-        element("label", "limit ", element("input", id="limit", type="range", step="any")),
-        element("input", id="limit-value", type="number", step="any", aria_label="limit"),
-        element("button", "Reset", type="button", id="limit-reset"),
-    ]
-    sample = [
-        element("div", *tools, class_="tools"),
-        element("div", id="bars", class_="bars"),
-        element("p", id="outcome"),
-        element("div", id="counts"),
-        element("div", id="border", class_="panels columns2"),
-    ]
-    return element(
-        "div",
-        element("p", id="documents-note"),
-        element("section", element("h3", "Other limits"), *sample, id="sample", hidden=""),
-        element("div", *lists, class_="panels columns2"),
-        class_="documents",
-    )
-
+PLACES = Markup("""<div class="documents"><p id="documents-note"></p>
+<section id="sample" hidden><h3>Other limits</h3>
+<div class="tools"><label>rule <select id="finding"></select></label>
+<label>limit <input id="limit" type="range" step="any"></label>
+<input id="limit-value" type="number" step="any" aria-label="limit">
+<button type="button" id="limit-reset">Reset</button></div>
+<div id="bars" class="bars"></div><p id="outcome"></p><div id="counts"></div>
+<div id="border" class="panels columns2"></div></section>
+<div class="panels columns2">
+<div><h3>kept</h3><div id="list-kept"></div><button type="button" id="more-kept" hidden>More</button></div>
+<div><h3>dropped</h3><div id="list-dropped"></div><button type="button" id="more-dropped" hidden>More</button></div>
+</div></div>""")
+"""Elements that the script fills."""
 
 SCRIPT = """(function(){
 const get=id=>document.getElementById(id),form=get('documents-form'),near=4,numBars=40;

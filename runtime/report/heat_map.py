@@ -7,12 +7,13 @@ weights, so moments also compare EMA weights, phases and forks.
 import dataclasses
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from runtime.report.document import document
-from runtime.report.markup import Markup, element, printable, table
+from runtime.report.markup import Markup, data_element, element, table
 from runtime.report.recipe import counted
 
 MOST_CELLS = 48_000
@@ -78,30 +79,21 @@ def page(
     num_shown = max(FEWEST_TOKENS, MOST_CELLS // (len(ordered) * len(moments)))
     if any(len(window.texts) > num_shown for window in ordered):
         notes = [f"each window shows its first {num_shown:,} tokens; choose fewer phases or domains for more", *notes]
-    data = {"moments": [*map(printable, moments)], "windows": [_data(window, num_shown) for window in ordered]}
+    data = {"moments": moments, "windows": [_data(window, num_shown) for window in ordered]}
     names = [f"{window.domain} {window.digest}" for window in ordered]
-    # "<" would end the element of the data.
-    encoded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    form = element(
-        "form",
-        element("label", "window ", _select("window", names)),
-        element(
-            "label",
-            "moment ",
-            element("input", id="moment", type="range", min="0", max=str(len(moments) - 1)),
-            element("output", id="moment-name"),
-        ),
-        element("label", "shows ", _select("against", ["its probability", *(f"change since {m}" for m in moments)])),
-        class_="tools heat-tools",
-    )
+    shows = ["its probability", *(f"change since {name}" for name in moments)]
+    form = Markup(f"""<form class="tools heat-tools"><label>window {_select("window", names)}</label>
+<label>moment <input id="moment" type="range" min="0" max="{len(moments) - 1}">
+<output id="moment-name"></output></label>
+<label>shows {_select("against", shows)}</label></form>
+<div><pre id="text" class="heat"></pre><div id="token" class="sample"></div></div>""")
     return document(
         title,
         f"{counted(len(ordered), 'window')} of {text} at {counted(len(moments), 'moment')}. The stronger a "
         "token's colour, the less the model expected it. Point at a token, or use the Tab key.",
         form,
-        element("div", element("pre", id="text", class_="heat"), element("div", id="token", class_="sample")),
         _windows_table(ordered),
-        element("script", Markup(encoded), id="data", type="application/json"),
+        data_element(data, id="data"),
         notes=notes,
         scripts=(SCRIPT,),
     )
@@ -131,73 +123,68 @@ def _windows_table(windows: Sequence[HeatWindow]) -> Markup:
     return table(headings, rows, "Windows at their newest moment, the hardest first")
 
 
-def _data(window: HeatWindow, num_shown: int) -> dict[str, object]:
-    return {
-        "texts": [printable(text) for text in window.texts[:num_shown]],
-        "moments": [None if moment is None else _numbers(moment, num_shown) for moment in window.moments],
-    }
+def _data(window: HeatWindow, num_shown: int) -> dict[str, Any]:
+    moments = [None if moment is None else _moment_data(moment, num_shown) for moment in window.moments]
+    return {"texts": window.texts[:num_shown], "moments": moments}
 
 
-def _numbers(moment: Moment, num_shown: int) -> dict[str, object]:
-    known = np.isfinite(moment.log_prob[:num_shown])
-    likely = [
-        [[printable(text), round(float(value), 2)] for text, value in zip(texts, values, strict=True)]
-        for texts, values in zip(moment.likely[:num_shown], moment.likely_log_prob[:num_shown], strict=True)
-    ]
+def _moment_data(moment: Moment, num_shown: int) -> dict[str, Any]:
+    known = np.isfinite(moment.log_prob[:num_shown]).tolist()
+
+    def rounded(values: np.ndarray, digits: int) -> list[float | None]:
+        return [
+            round(value, digits) if is_known else None for value, is_known in zip(values.tolist(), known, strict=True)
+        ]
+
+    log_probs = [[round(value, 2) for value in values] for values in moment.likely_log_prob.tolist()]
+    likely = [[*zip(*pair, strict=True)] for pair in zip(moment.likely, log_probs, strict=True)]
     return {
-        "logProb": [round(float(v), 3) if k else None for v, k in zip(moment.log_prob, known, strict=False)],
+        "logProb": rounded(moment.log_prob[:num_shown], 3),
         "rank": moment.rank[:num_shown].tolist(),
-        "entropy": [round(float(v), 2) if k else None for v, k in zip(moment.entropy, known, strict=False)],
-        "likely": [each if k else [] for each, k in zip(likely, known, strict=True)],
+        "entropy": rounded(moment.entropy[:num_shown], 2),
+        "likely": [each if is_known else [] for each, is_known in zip(likely[:num_shown], known, strict=True)],
     }
 
 
-SCRIPT = """(function(){
-var data=JSON.parse(document.getElementById('data').textContent);
-function get(id){return document.getElementById(id)}
-var text=get('text'),token=get('token'),win=get('window'),moment=get('moment'),against=get('against');
-function colour(name,share){return 'color-mix(in srgb, var('+name+') '+Math.round(75*share)+'%, transparent)'}
-function surprise(logProb){return colour('--branch',1-Math.exp(logProb/4))}
-function change(nats){return colour(nats>0?'--main':'--branch',Math.min(Math.abs(nats),5)/5)}
-function visible(words){
-return words.replace(/\\n/g,'\\u23ce\\n').replace(/\\t/g,'\\u21e5\\t').replace(/^ +$/,function(spaces){
-return '\\u2423'.repeat(spaces.length)})}
+SCRIPT = """(()=>{
+const get=id=>document.getElementById(id),data=JSON.parse(get('data').textContent);
+const text=get('text'),token=get('token'),win=get('window'),moment=get('moment'),against=get('against');
+const colour=(name,share)=>'color-mix(in srgb, var('+name+') '+Math.round(75*share)+'%, transparent)';
+const percent=logProb=>{const p=100*Math.exp(logProb);return (p<0.01?p.toExponential(1):p.toPrecision(3))+' %'};
+const visible=words=>words.replace(/\\n/g,'\\u23ce\\n').replace(/\\t/g,'\\u21e5\\t')
+.replace(/^ +$/,spaces=>'\\u2423'.repeat(spaces.length));
 function current(){
-var window_=data.windows[+win.value];
-return {window:window_,now:window_.moments[+moment.value],before:+against.value?window_.moments[+against.value-1]:null}}
+const shown=data.windows[+win.value],place=+against.value-1;
+return {texts:shown.texts,now:shown.moments[+moment.value],isChange:place>=0,before:shown.moments[place]||null}}
+const changeOf=(c,i)=>c.before&&c.before.logProb[i]!==null?c.now.logProb[i]-c.before.logProb[i]:null;
 function background(c,i){
-var value=c.now.logProb[i];
-if(value===null)return '';
-if(!+against.value)return surprise(value);
-return c.before&&c.before.logProb[i]!==null?change(value-c.before.logProb[i]):''}
+const value=c.now.logProb[i],change=changeOf(c,i);
+if(value===null||c.isChange&&change===null)return '';
+if(c.isChange)return colour(change>0?'--main':'--branch',Math.min(Math.abs(change),5)/5);
+return colour('--branch',1-Math.exp(value/4))}
 function draw(){
-var c=current();
+const c=current();
 get('moment-name').textContent=data.moments[+moment.value];
 token.textContent='';text.replaceChildren();
-if(!c.now){text.textContent='This window was not predicted at this moment.';return}
-if(+against.value&&!c.before){text.textContent='This window was not predicted at the other moment.';return}
-c.window.texts.forEach(function(words,i){
-var span=document.createElement('span');
+if(!c.now||c.isChange&&!c.before){
+text.textContent='This window was not predicted at '+(c.now?'the other':'this')+' moment.';return}
+c.texts.forEach((words,i)=>{
+const span=document.createElement('span');
 span.textContent=visible(words);span.style.background=background(c,i);span.dataset.index=i;span.tabIndex=0;
-text.appendChild(span)});
-var known=c.now.logProb.filter(function(value){return value!==null});
-if(known.length)describe(c.now.logProb.indexOf(Math.min.apply(null,known)),'hardest token: ')}
-function percent(logProb){var p=100*Math.exp(logProb);return (p<0.01?p.toExponential(1):p.toPrecision(3))+' %'}
-function point(event){
-var index=event.target.dataset&&event.target.dataset.index;
-if(index!==undefined)describe(+index,'')}
+text.append(span)});
+const known=c.now.logProb.filter(value=>value!==null);
+if(known.length)describe(c.now.logProb.indexOf(Math.min(...known)),'hardest token: ')}
 function describe(i,title){
-var c=current(),lines=[title+JSON.stringify(c.window.texts[i])];
-if(c.now.logProb[i]===null)lines.push('not predicted: the first token of a document or window');
+const c=current(),value=c.now.logProb[i],change=changeOf(c,i),lines=[title+JSON.stringify(c.texts[i])];
+if(value===null)lines.push('not predicted: the first token of a document or window');
 else{
-lines.push('probability '+percent(c.now.logProb[i])+', rank '+(c.now.rank[i]+1)+
-', loss '+(-c.now.logProb[i]).toFixed(3)+' nats, entropy '+c.now.entropy[i].toFixed(2)+' nats');
-if(c.before&&c.before.logProb[i]!==null)lines.push('change of the log-probability '+
-(c.now.logProb[i]-c.before.logProb[i]).toFixed(3)+' nats');
-lines.push('likeliest: '+c.now.likely[i].map(function(l){return JSON.stringify(l[0])+' '+percent(l[1])}).join(', '))}
-token.replaceChildren.apply(token,lines.map(function(line){
-var row=document.createElement('div');row.textContent=line;return row}))}
+lines.push('probability '+percent(value)+', rank '+(c.now.rank[i]+1)+', loss '+(-value).toFixed(3)+' nats, entropy '+
+c.now.entropy[i].toFixed(2)+' nats');
+if(change!==null)lines.push('change of the log-probability '+change.toFixed(3)+' nats');
+lines.push('likeliest: '+c.now.likely[i].map(([word,logProb])=>JSON.stringify(word)+' '+percent(logProb)).join(', '))}
+token.replaceChildren(...lines.map(line=>Object.assign(document.createElement('div'),{textContent:line})))}
+const point=({target})=>{if(target.dataset.index)describe(+target.dataset.index,'')};
 moment.value=data.moments.length-1;
-[win,moment,against].forEach(function(input){input.addEventListener('input',draw)});
-['mouseover','focusin','click'].forEach(function(kind){text.addEventListener(kind,point)});
+[win,moment,against].forEach(input=>input.addEventListener('input',draw));
+['mouseover','focusin','click'].forEach(kind=>text.addEventListener(kind,point));
 draw()})()"""

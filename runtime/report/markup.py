@@ -6,14 +6,18 @@ web page, which may hold anything, cannot become part of the page by being forgo
 
 import dataclasses
 import html
+import itertools
+import json
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 # Characters that HTML forbids, lone surrogates, and the controls that reverse the direction of the text around
 # them: a sample with U+202E would turn the line it stands on.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _VOID_TAGS = frozenset({"meta", "input"})
+MOST_CHARACTERS = 20_000
+"""Characters of a text that a page shows."""
 
 
 class Markup(str):
@@ -27,6 +31,39 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
+def printable_data(value: Any) -> Any:
+    """Return JSON data whose texts are printable."""
+    if isinstance(value, dict):
+        return {key: printable_data(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [printable_data(item) for item in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+def data_element(value: Any, **attributes: str | None) -> Markup:
+    """Return an element with JSON data for a script; no character of the data can end the element."""
+    text = json.dumps(printable_data(value), ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return element("script", Markup(text), **attributes, type="application/json")
+
+
+def marked(text: str, spans: Sequence[tuple[int, int, str]]) -> list[tuple[str, str]]:
+    """Return pieces of a text with the labels of the spans that cover each; spans count UTF-8 bytes."""
+    data = text.encode()
+    edges = sorted({0, len(data), *(edge for start, end, _ in spans for edge in (start, end))})
+    pieces, left = [], MOST_CHARACTERS
+    for begin, after in itertools.pairwise(edges):
+        piece = data[begin:after].decode(errors="replace")
+        labels = [label for start, end, label in spans if start <= begin and after <= end]
+        pieces.append((piece[:left], "; ".join(labels)))
+        left -= len(piece)
+        if left < 0:
+            pieces.append((" […]", ""))
+            break
+    return pieces or [("", "")]
+
+
 def escaped(text: str) -> Markup:
     """Return `text` as it stands in an element or between the quotes of an attribute."""
     return Markup(html.escape(printable(text), quote=True))
@@ -36,11 +73,8 @@ def element(tag: str, *children: str, **attributes: str | None) -> Markup:
     """Return `<tag …>children</tag>`. Attribute `class_` is `class`, `aria_label` is `aria-label`; None is omitted."""
     written = [tag]
     for name, value in attributes.items():
-        name = name.rstrip("_").replace("_", "-")
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"element({tag!r}): attribute name {name!r} is no word; pass values as values.")
         if value is not None:
-            written.append(f'{name}="{escaped(value)}"')
+            written.append(f'{name.rstrip("_").replace("_", "-")}="{escaped(value)}"')
     opening = " ".join(written)
     return Markup(f"<{opening}>" if tag in _VOID_TAGS else f"<{opening}>{joined(children)}</{tag}>")
 

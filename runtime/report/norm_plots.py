@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from runtime.report.figures import figure
+from runtime.report.document import figure
 from runtime.report.markup import Markup, element, joined
 from runtime.report.panel import Extent, Panel
 from runtime.report.recipe import counted

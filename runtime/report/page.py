@@ -1,13 +1,11 @@
 """The report's page: sections from results to how they were made."""
 
 import statistics
-from collections.abc import Sequence
 
 from runtime.report import run_plots, tables
 from runtime.report.contents import Report, mean
 from runtime.report.document import document
 from runtime.report.markup import Markup, element, listed
-from runtime.report.phase_texts import side_by_side
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.score_curves import CAPTION as SCORES
 from runtime.report.score_doubts import doubts, noise
@@ -20,7 +18,7 @@ LOSS = (
 )
 ELSEWHERE = (
     "Times, gradients by layer, and held-out text measured while training differ between equal runs, so they are not "
-    "on this page. A run that ends writes its data stalls into the folder above this one: "
+    "on this page. A run that ends writes them into the folder above this one: "
 )
 ELSEWHERE_COMMANDS = ". These commands draw them, with the run's options (--prefix, --scale, --corpus, --set):"
 STALLS_COMMAND, CURVES_COMMAND = "stalls --page stalls.html", "curves --page curves.html"
@@ -28,53 +26,28 @@ RECIPE = (
     "Each phase and the settings that it changes. It inherits everything else from the phase it starts from, optimizer "
     "state and data position included."
 )
-Section = tuple[str, Sequence[str]]
-"""Heading and contents; a section without contents is not on the page."""
 
 
 def render(report: Report) -> str:
-    """Return the whole page as text: the same report gives the same bytes."""
-    every: dict[str, Section] = {
-        "model": _model(report),
-        "graph": _graph(report),
-        "timeline": _timeline(report),
-        "loss": _loss(report),
-        "stalls": _elsewhere(report),
-        "domains": _domains(report),
-        "texts": _texts(report),
-        "scores": _scores(report),
-        "forks": _forks(report),
-        "filtered": _filtered(report),
-        "recipe": ("Recipe", [element("p", RECIPE), tables.recipe_table(report)]),
-    }
-    shown = {key: section for key, section in every.items() if section[1]}
-    links = [element("a", title, href=f"#{key}") for key, (title, _) in shown.items()]
+    """Return the whole page as text, without sections that show nothing: the same report gives the same bytes."""
+    every = (
+        ("model", "The model", _model(report)),
+        ("graph", "The graph", _graph(report)),
+        ("timeline", "Timeline of the run", _timeline(report)),
+        ("loss", "Train loss", _loss(report)),
+        ("stalls", "Stalls, gradients, validation", _elsewhere(report)),
+        ("domains", "Bits per byte by domain", _domains(report)),
+        ("texts", "Texts that the phases write", tables.side_by_side(report.texts)),
+        ("scores", "Scores", _scores(report)),
+        ("forks", "Forks", _forks(report)),
+        ("filtered", "What was filtered", _filtered(report)),
+        ("recipe", "Recipe", [element("p", RECIPE), tables.recipe_table(report)]),
+    )
+    shown = [section for section in every if section[2]]
+    links = [element("a", title, href=f"#{key}") for key, title, _ in shown]
     opening = [_tiles(report), element("nav", *links, aria_label="Sections")]
-    sections = [element("section", element("h2", title, id=key), *children) for key, (title, children) in shown.items()]
+    sections = [element("section", element("h2", title, id=key), *children) for key, title, children in shown]
     return document(report.title, report.introduction, *sections, opening=opening)
-
-
-def summary(report: Report) -> dict[str, object]:
-    """Return the headline figures as JSON data, rounded so that the order of a sum does not show."""
-    last, evaluation = report.main_line[-1], report.final_evaluation
-    scores: dict[str, dict[str, float]] = {export.name: {} for export in report.exports}
-    for score in report.scores:
-        scores[score.export][score.measure] = round(score.value, 6)
-    return {
-        "title": report.title,
-        "final_phase": last.name,
-        "step": last.step,
-        "consumed_tokens": last.consumed_tokens,
-        "final_loss": round(last.final_loss, 6),
-        "bits_per_byte": None if evaluation is None else {
-            "phase": evaluation.phase,
-            "hot": round(mean(evaluation.hot), 6),
-            "averages": {name: round(mean(values), 6) for name, values in evaluation.averages.items()},
-        },
-        "exports": {item.name: {"weights": item.weights, "digest": item.digest} for item in report.exports},
-        "scores": scores,
-        "phases": {phase.name: round(phase.final_loss, 6) for phase in report.phases},
-    }  # fmt: skip
 
 
 def _tiles(report: Report) -> Markup:
@@ -103,22 +76,20 @@ def _tiles(report: Report) -> Markup:
     return element("div", *made, class_="tiles")
 
 
-def _model(report: Report) -> Section:
+def _model(report: Report) -> list[Markup]:
     text = (
         "Exported models, in the form that transformers loads. Folders lie below the prefix of the run and are "
         "found by the beginning of their digest, which is the same on every machine."
     )
-    return "The model", [element("p", text), tables.exports_table(report)] if report.exports else []
+    return [element("p", text), tables.exports_table(report)] if report.exports else []
 
 
-def _graph(report: Report) -> Section:
-    if not report.graph:
-        return "The graph", []
+def _graph(report: Report) -> list[Markup]:
     summary = f"{counted(len(report.graph), 'step')} with their inputs, in the order in which they run"
-    return "The graph", [element("details", element("summary", summary), tables.steps_table(report))]
+    return [element("details", element("summary", summary), tables.steps_table(report))] if report.graph else []
 
 
-def _timeline(report: Report) -> Section:
+def _timeline(report: Report) -> list[Markup]:
     caption = (
         "Each branch begins at the tokens at which it leaves the main line and is not part of the axis' total. The "
         "mixture is that of the main line."
@@ -127,10 +98,10 @@ def _timeline(report: Report) -> Section:
     parts = [run_plots.timeline(report, caption), element("details", *figures, class_="print")]
     if report.caches:
         parts += [element("h3", "How often each source was read"), tables.sources_table(report)]
-    return "Timeline of the run", parts
+    return parts
 
 
-def _loss(report: Report) -> Section:
+def _loss(report: Report) -> list[Markup]:
     text = (
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "
         "not a gain or a loss of the model."
@@ -140,36 +111,31 @@ def _loss(report: Report) -> Section:
     if report.source_curves:
         caption = "Main line. A source has no line where no phase drew from it."
         parts += [element("h3", "By source"), run_plots.source_losses(report, caption)]
-    return "Train loss", parts
+    return parts
 
 
-def _elsewhere(report: Report) -> Section:
+def _elsewhere(report: Report) -> list[Markup]:
     # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
-    link = element("a", "the data stalls of this run", href=f"../{PAGE_FILE}")
+    link = element("a", "the data stalls and alarms of this run", href=f"../{PAGE_FILE}")
     commands = [
         element("div", element("pre", element("code", f"{report.command} {words}")), class_="scroll", tabindex="0")
         for words in (STALLS_COMMAND, CURVES_COMMAND)
     ]
-    return "Stalls, gradients, validation", [element("p", ELSEWHERE, link, ELSEWHERE_COMMANDS), *commands]
+    return [element("p", ELSEWHERE, link, ELSEWHERE_COMMANDS), *commands]
 
 
-def _domains(report: Report) -> Section:
+def _domains(report: Report) -> list[Markup]:
     if not report.evaluations:
-        return "Bits per byte by domain", []
+        return []
     text = (
         "Bits that the model needs for each byte of held-out text, at the end of each phase; less is better. Documents "
         "of these sets were never trained on."
     )
     caption = "Lines join the phases of the main line; branches have a mark each. Axes differ from panel to panel."
-    drawn = run_plots.domains(report, caption)
-    return "Bits per byte by domain", [element("p", text), drawn, tables.domains_table(report)]
+    return [element("p", text), run_plots.domains(report, caption), tables.domains_table(report)]
 
 
-def _texts(report: Report) -> Section:
-    return "Texts that the phases write", side_by_side(report.texts)
-
-
-def _scores(report: Report) -> Section:
+def _scores(report: Report) -> list[Markup]:
     parts = []
     if report.scores:
         parts = [element("p", "lm-eval scores of the exported models."), run_plots.scores(report, SCORES)]
@@ -178,20 +144,20 @@ def _scores(report: Report) -> Section:
         parts.append(element("p", inside))
     if found := doubts(report):
         parts += [element("p", "Not to be trusted as they stand:"), listed(found)]
-    return "Scores", parts
+    return parts
 
 
-def _forks(report: Report) -> Section:
+def _forks(report: Report) -> list[Markup]:
     text = "Branches made on the command line, each beside the phase that it repeats with other settings."
     table = tables.forks_table(report)
-    return "Forks", [element("p", text), table] if table else []
+    return [element("p", text), table] if table else []
 
 
-def _filtered(report: Report) -> Section:
+def _filtered(report: Report) -> list[Markup]:
     if not report.stages:
-        return "What was filtered", []
+        return []
     text = "Documents by source, from what extraction found to what was tokenized, and why the others are not there."
-    return "What was filtered", [
+    return [
         element("p", text),
         tables.stages_table(report),
         tables.rules_table(report),

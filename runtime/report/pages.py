@@ -1,20 +1,21 @@
-"""Pages that commands draw: the timeline of a recipe, the tokens of its sources, and the data stalls of a run.
+"""Pages that commands draw: the timeline of a recipe, the tokens of its sources, texts, and data stalls of a run.
 
 They are made on request and are no part of the report. Times of stalls differ between equal runs.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from runtime.data.consumption import SourceUse
-from runtime.report.contents import Phase, Report
-from runtime.report.document import document
-from runtime.report.figures import figure
-from runtime.report.markup import Markup, element, table
+from runtime.report.contents import Phase, PhaseText, Report
+from runtime.report.document import document, figure
+from runtime.report.markup import element, table
 from runtime.report.panel import series_of, stacked_bars
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.run_plots import timeline
-from runtime.tracking.stalls import DataStalls
+from runtime.report.tables import side_by_side
+from runtime.tracking.stalls import SECONDS_HEADINGS, STALLS_HEADINGS, DataStalls, seconds_rows, stalls_rows
 
 _TIMELINE_CAPTION = (
     "The recipe's settings; nothing here was measured. Each branch begins at the tokens at which it leaves the main "
@@ -37,6 +38,11 @@ def timeline_page(title: str, phases: Sequence[Phase], words: str) -> str:
     )
     text = element("div", element("pre", words), class_="scroll words", tabindex="0")
     return document(title, lead, timeline(report, _TIMELINE_CAPTION), text)
+
+
+def texts_page(title: str, texts: Sequence[PhaseText]) -> str:
+    """Return the texts of the phases side by side."""
+    return document(title, "Texts of the phases that are done.", *side_by_side(texts), scripts=())
 
 
 def mix_page(title: str, uses: Sequence[SourceUse], labels: Mapping[str, str]) -> str:
@@ -74,46 +80,21 @@ def stalls_page(title: str, phases: Sequence[DataStalls], notes: Sequence[str] =
         f"{counted(len(phases), 'phase')} waited {waited:.1f} s for data, {waited / max(seconds, 1e-9):.2%} of "
         f"{seconds:,.0f} s in the loop; {counted(num_stalls, 'stall')} of more than a second."
     )
-    causes = causes_of(phases)
-    series = series_of(causes)
+    total: Counter[str] = Counter()
+    for found in phases:
+        total.update(found.by_cause)
+    series = series_of([cause for cause, _ in total.most_common()])
     pieces = {
         found.phase: {cause: (length, f"{found.phase}: {length:.2f} s for {cause}")
                       for cause, length in found.by_cause.items()}
         for found in phases
     }  # fmt: skip
     bars = stacked_bars("seconds waited for data", pieces, series, x_format="0.[00]")
-    stalls = _stalls_table(phases) if num_stalls else element("p", "No stall was longer than a second.")
-    return document(
-        title, lead, figure([bars], _STALLS_CAPTION, legend=series), _seconds_table(phases, causes), stalls, notes=notes
-    )
-
-
-def causes_of(phases: Sequence[DataStalls]) -> list[str]:
-    """Return the causes of all phases, the one of most seconds first."""
-    total: dict[str, float] = {}
-    for found in phases:
-        for cause, seconds in (dict.fromkeys(found.stalls_by_cause, 0.0) | dict(found.by_cause)).items():
-            total[cause] = total.get(cause, 0.0) + seconds
-    return sorted(total, key=lambda cause: (-total[cause], cause))
-
-
-def _seconds_table(phases: Sequence[DataStalls], causes: Sequence[str]) -> Markup:
-    headings = ["phase", "#attempts", "#in the loop, s", "#waited, s", "#share", *(f"#{cause}, s" for cause in causes)]
-    rows = []
-    for found in phases:
-        by_cause = [f"{found.by_cause[cause]:.2f}" if cause in found.by_cause else "–" for cause in causes]
-        figures = [f"{found.seconds:,.1f}", f"{found.waited_seconds:.2f}", f"{found.share:.2%}", *by_cause]
-        rows.append([found.phase, str(found.num_attempts), *figures])
-    return table(headings, rows, "Data stalls by phase and cause")
-
-
-def _stalls_table(phases: Sequence[DataStalls]) -> Markup:
-    """Return number, seconds and the longest of the stalls, by phase and cause."""
-    headings = ["phase", "mostly for", "#stalls", "#seconds", "#longest, s", "#before step"]
-    rows = []
-    for found in phases:
-        for cause, (number, seconds) in sorted(found.stalls_by_cause.items()):
-            longest = max((stall for stall in found.stalls if stall.cause == cause), key=lambda stall: stall.seconds)
-            figures = (f"{number:,}", f"{seconds:.1f}", f"{longest.seconds:.1f}", f"{longest.step + 1:,}")
-            rows.append([found.phase, cause, *figures])
-    return table(headings, rows, "Stalls of more than a second, by their main cause", grouped=1)
+    shown = [
+        figure([bars], _STALLS_CAPTION, legend=series),
+        table(SECONDS_HEADINGS, seconds_rows(phases), "Data stalls by phase", class_="wrap"),
+        table(STALLS_HEADINGS, stalls_rows(phases), "Stalls of more than a second, by their main cause", grouped=1)
+        if num_stalls
+        else element("p", "No stall was longer than a second."),
+    ]
+    return document(title, lead, *shown, notes=notes)

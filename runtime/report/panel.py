@@ -36,9 +36,8 @@ _GUESSED_SHARE = 0.03
 _LONGEST_LABEL = 24
 """Characters of a row's name that a telephone shows beside bars."""
 _ROW = 21
-_HATCHES = {"solid": None, "dashed": "right_diagonal_line", "dotted": "dot", "dashdot": "cross"}
+HATCHES = {"solid": None, "dashed": "right_diagonal_line", "dotted": "dot", "dashdot": "cross"}
 """Stroke of a line to the pattern of an area; the recipe at full size has 25 sources."""
-_DASHES = tuple(_HATCHES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Series:
 
 def series_of(names: Sequence[str], first: int = 0) -> dict[str, Series]:
     """Return a series for each name: the colours from `first` on, each with four strokes, then again."""
-    styles = [(colour, dash) for dash in _DASHES for colour in COLOURS[first:]]
+    styles = [(colour, dash) for dash in HATCHES for colour in COLOURS[first:]]
     return {name: Series(name, *styles[index % len(styles)]) for index, name in enumerate(names)}
 
 
@@ -112,7 +111,7 @@ class Panel:
 
     def line(self, series: Series, xs: Values, ys: Values, *, name: str | None = None, smooth: bool = False) -> None:
         """Draw a line; `smooth` draws the values pale and lets the page draw a smoothed line over them."""
-        data = self._source({"x": numbers(xs), "y": numbers(ys)}, name or series.name)
+        data = ColumnDataSource({"x": numbers(xs), "y": numbers(ys)}, name=name or series.name)
         data.tags = ["smooth"] if smooth else []
         shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
         drawn = self.plot.line("x", "y", source=data, line_width=1.6, line_alpha=0.3 if smooth else 1.0, **shape)
@@ -120,44 +119,25 @@ class Panel:
         if smooth:
             self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), series, None, name)
 
-    def ties(self, series: Series, ends: Sequence[tuple[float, float, float, float]]) -> None:
-        """Draw thin lines between marks, from (x, y) to (x, y), without values of their own."""
-        data = self._source(_columns(("x0", "y0", "x1", "y1"), ends), series.name)
-        self._add(self.plot.segment("x0", "y0", "x1", "y1", source=data, line_color=series.colour), series, None)
-
-    def points(self, series: Series, xs: Sequence[float], ys: Sequence[float], tips: Sequence[str]) -> None:
-        """Draw marks that show their tip."""
-        data = self._source({"x": list(xs), "y": list(ys), "tip": list(tips)}, series.name)
-        drawn = self.plot.scatter("x", "y", source=data, size=7, line_color=series.colour, fill_color=series.colour)
-        self._add(drawn, series, self._marks)
+    def draw(self, glyph: str, series: Series, columns: Mapping[str, Any], **style: Any) -> None:
+        """Draw marks of Bokeh's kind `glyph`, whose fields are the columns; the column "tip" is shown on pointing."""
+        fields = {name: name for name in columns if name != "tip"}
+        source = ColumnDataSource({name: list(values) for name, values in columns.items()}, name=series.name)
+        drawn = getattr(self.plot, glyph)(source=source, **fields, **style)
+        self._add(drawn, series, self._marks if "tip" in columns else None)
 
     def bars(self, series: Series, rows: Sequence[str], lows: Values, highs: Values, tips: Sequence[str]) -> None:
-        """Draw bars along x in named rows."""
-        columns = {"row": [self._rows[row] for row in rows], "low": list(lows), "high": list(highs), "tip": list(tips)}
-        drawn = self.plot.hbar(
-            "row", left="low", right="high", height=0.7, source=self._source(columns, series.name),
-            fill_color=series.colour, line_color=PAGE,
-        )  # fmt: skip
-        self._add(drawn, series, self._marks)
+        """Draw bars along x in named rows, which show their tip."""
+        columns = {"y": [self._rows[row] for row in rows], "left": lows, "right": highs, "tip": tips}
+        self.draw("hbar", series, columns, height=0.7, fill_color=series.colour, line_color=PAGE)
 
     def names_inside(self, places: Mapping[str, tuple[float, Literal["left", "right"]]]) -> None:
         """Write the name of each row into the panel: its left or its right end at a place."""
         self.plot.yaxis.visible = False
         rows = [(x, self._rows[row], row, align, 4 if align == "left" else -4) for row, (x, align) in places.items()]
-        self.plot.text(
-            "x", "y", "name", source=self._source(_columns(("x", "y", "name", "align", "offset"), rows), "names"),
-            text_align="align", x_offset="offset", text_baseline="middle", text_font_size="11px", text_color=INK,
-            name="names",
-        )  # fmt: skip
-
-    def areas(self, series: Series, boxes: Sequence[tuple[float, float, float, float]], tips: Sequence[str]) -> None:
-        """Draw boxes from (left, right, bottom, top)."""
-        columns = _columns(("left", "right", "bottom", "top"), boxes) | {"tip": list(tips)}
-        drawn = self.plot.quad(
-            "left", "right", "top", "bottom", source=self._source(columns, series.name), fill_color=series.colour,
-            line_color=PAGE, hatch_pattern=_HATCHES[series.dash], hatch_color=PAGE, hatch_alpha=0.5,
-        )  # fmt: skip
-        self._add(drawn, series, self._marks)
+        columns = columns_of(("x", "y", "text", "text_align", "x_offset"), rows)
+        style = {"text_baseline": "middle", "text_font_size": "11px", "text_color": INK}
+        self.draw("text", Series("names", INK), columns, **style)
 
     def heat(self, ratios: np.ndarray, columns: Sequence[int], palette: Sequence[str], most: float) -> None:
         """Colour each row by its ratios, from 1 / `most` to `most` on a log scale; NaN is black."""
@@ -169,17 +149,13 @@ class Panel:
         hover = HoverTool(renderers=[], tooltips=tips)
         for place, (row, values) in enumerate(zip(reversed(self._rows), ratios[::-1], strict=True)):
             data = {"ratio": [values.astype(np.float32)[None]], "column": [np.array([columns], np.int32)]}
-            image = self.plot.image(
-                "ratio", x=0, y=place, dw=len(columns), dh=1, source=self._source(data, row), color_mapper=mapper
-            )
+            size = {"x": 0, "y": place, "dw": len(columns), "dh": 1}
+            image = self.plot.image("ratio", source=ColumnDataSource(data, name=row), color_mapper=mapper, **size)
             self._add(image, Series(row, INK), hover)
 
     def level(self, value: float) -> None:
         """Draw a dashed line at a height, over the width of the panel."""
         self.plot.add_layout(Span(location=value, dimension="width", line_color=MUTED, line_dash="dashed"))
-
-    def _source(self, columns: Mapping[str, Sequence[Any]], name: str) -> ColumnDataSource:
-        return ColumnDataSource(dict(columns), name=name)
 
     def _add(self, drawn: Any, series: Series, hover: HoverTool | None, name: str | None = None) -> None:
         drawn.name, drawn.tags = name or series.name, [series.name]
@@ -195,7 +171,8 @@ def _range(axis: Extent | Sequence[str]) -> Range1d | FactorRange:
     return FactorRange(factors=list(axis))
 
 
-def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+def columns_of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the columns of some rows, of which there is at least one."""
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 

@@ -1,7 +1,6 @@
 """Readings: the files of other steps that the report shows, as its plain values."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -9,39 +8,19 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.window_noise import COLUMNS, Losses, window_losses
 from runtime.report.contents import Curve, MixtureSpan, Sample, SourceCurve
-from runtime.tables.parquet_bytes import part_files
+from runtime.tables.parquet_bytes import from_parquet, read_parts, with_columns
+from runtime.text import drops
 
 _EXCERPT_CHARACTERS = 600
 
 
-class ReadingError(ValueError):
-    """A file that the report reads is not what it should be."""
-
-
 def read_columns(path: str, columns: Sequence[str]) -> pa.Table:
-    """Return columns of a phase's table; sources as dictionary indices.
-
-    Raises:
-        ReadingError: a column is missing.
-    """
-    return pa.concat_tables([_read_part(each, columns) for each in part_files(path)])
-
-
-def _read_part(path: str, columns: Sequence[str]) -> pa.Table:
-    with fsspec.open(path, "rb") as file:
-        parquet = pq.ParquetFile(file, page_checksum_verification=True)
-        missing = [name for name in columns if name not in parquet.schema_arrow.names]
-        if missing:
-            raise ReadingError(f"{path}: has no column {', '.join(missing)}. Train the phase again.")
-        if "source" in columns:  # millions of rows have few sources
-            parquet = pq.ParquetFile(file, read_dictionary=["source"], page_checksum_verification=True)
-        # In this thread: see `runtime.tables.parquet_bytes`.
-        return parquet.read(list(columns), use_threads=False)
+    """Return columns of a phase's table; raise TableError if one is missing."""
+    return with_columns(from_parquet(*read_parts(path), columns=columns), columns, {}, file=path)
 
 
 class PhaseLog(NamedTuple):
@@ -79,14 +58,8 @@ class PhaseLog(NamedTuple):
 
 
 def read_log(path: str) -> PhaseLog:
-    """Return the rows of a `metrics.parquet`.
-
-    Raises:
-        ReadingError: a column is missing, or there is no row.
-    """
+    """Return the rows of a `metrics.parquet`."""
     table = read_columns(path, PhaseLog._fields)
-    if not table.num_rows:
-        raise ReadingError(f"{path}: has no row; a phase has at least one training step. Train the phase again.")
     return PhaseLog(*(table.column(name).to_numpy() for name in PhaseLog._fields))
 
 
@@ -118,11 +91,7 @@ class Draws(NamedTuple):
 
 
 def read_draws(path: str) -> Draws:
-    """Return the draws of a `source_losses.parquet`.
-
-    Raises:
-        ReadingError: a column is missing.
-    """
+    """Return the draws of a `source_losses.parquet`."""
     table = read_columns(path, ("step", "source", "share", "num_sequences"))
     table = table.filter(pc.or_(pc.greater(table.column("share"), 0), pc.greater(table.column("num_sequences"), 0)))
     index, names = _sources_of(table)
@@ -133,9 +102,6 @@ def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
     """Return the loss of each source from a `source_losses.parquet`, which goes back to the start of its run.
 
     A training step gives no row for a source without a predicted position.
-
-    Raises:
-        ReadingError: a column is missing.
     """
     table = read_columns(path, ("step", "source", "num_targets", "loss_sum"))
     index, names = _sources_of(table)
@@ -150,57 +116,28 @@ def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
 
 def _sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
     """Return the source of each row, and the names that these are indices into, each once."""
-    column = table.column("source").unify_dictionaries().combine_chunks()
+    column = table.column("source").dictionary_encode().unify_dictionaries().combine_chunks()
     return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
 
 
 def drawn_spans(draws: Draws, mixture: MixtureSchedule, first: int, last: int) -> tuple[MixtureSpan, ...]:
-    """Return shares of the sequences that were drawn after step `first` and up to `last`, by stretch of the mixture.
-
-    Where they are those that the mixture says, to the whole sequences that an allotment rounds to, they are given
-    as it says them; under a policy that chooses others, or draws at random, as they were counted.
-    """
-    segments = mixture.segments
-    ends = [segment.start_step for segment in segments[1:]] + [last]
+    """Return shares of the sequences drawn after step `first` and up to `last`, by segment of the mixture."""
     made = []
-    for segment, end in zip(segments, ends, strict=True):
-        begin = max(segment.start_step, first)
-        if begin >= min(end, last):
-            continue
-        counts, written = draws.between(begin, min(end, last)), segment.shares()
+    ends = [segment.start_step for segment in mixture.segments[1:]] + [last]
+    for segment, end in zip(mixture.segments, ends, strict=True):
+        counts = draws.between(max(segment.start_step, first), min(end, last))
         total = sum(counts.values())
-        counted = {name: count / total for name, count in counts.items()}
-        made.append(MixtureSpan(segment.start_step, written if _as_written(counts, written) else counted))
+        if total:
+            made.append(MixtureSpan(segment.start_step, {name: count / total for name, count in counts.items()}))
     return tuple(made)
 
 
-def _as_written(counts: Mapping[str, int], written: Mapping[str, float]) -> bool:
-    """Return whether the counts are within what `runtime.data.allocation` may be off at either end of a stretch."""
-    total = sum(counts.values())
-    names = set(counts) | set(written)
-    return all(
-        abs(counts.get(name, 0) - written.get(name, 0.0) * total) <= 1 + written.get(name, 0.0) * len(names)
-        for name in names
-    )
-
-
 def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:
-    """Return the first few samples of each reason, in the order of the file; excerpts are cut at 600 characters.
-
-    Raises:
-        ReadingError: a line is not a sample.
-    """
+    """Return the first few samples of each reason, in the order of the file; excerpts are cut at 600 characters."""
     by_reason: dict[str, list[Sample]] = {}
-    with fsspec.open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                row = json.loads(line)
-                sample = Sample(row["reason"], row["id"], row["detail"], _shortened(row["excerpt"]))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ReadingError(
-                    f"{path}, line {number}: not a sample of a dropped document ({error!r}); run that step again."
-                ) from error
-            by_reason.setdefault(sample.reason, []).append(sample)
+    for row in drops.read_samples(path):
+        sample = Sample(row["reason"], row["id"], row["detail"], _shortened(row["excerpt"]))
+        by_reason.setdefault(sample.reason, []).append(sample)
     return tuple(sample for samples in by_reason.values() for sample in islice(samples, samples_per_reason))
 
 

@@ -8,11 +8,22 @@ import numpy as np
 from runtime.optim.ema import HOT
 from runtime.report.contents import Phase, Report, leading
 from runtime.report.curve_plots import BATCH, LOSS, RATE, SOURCE_LOSS, Line, line_panels
-from runtime.report.figures import figure
+from runtime.report.document import figure
 from runtime.report.markup import Markup
-from runtime.report.panel import MAIN_LINE, TOKENS, Extent, Panel, Series, main_and_branches, series_of
+from runtime.report.panel import (
+    HATCHES,
+    MAIN_LINE,
+    TOKENS,
+    Extent,
+    Panel,
+    Series,
+    columns_of,
+    main_and_branches,
+    series_of,
+)
 from runtime.report.recipe import tokens_label
 from runtime.report.score_curves import BRANCHES, ScorePoint, measures
+from runtime.report.theme import PAGE
 
 
 class MixtureStretch(NamedTuple):
@@ -169,13 +180,15 @@ def _mixture(stretches: Sequence[MixtureStretch], sources: Mapping[str, Series],
     panel = Panel("mixture (share of sequences by source)", x, Extent(0, 1), height=280, y_format="0%")
     below = [0.0] * len(stretches)
     for source, series in sources.items():
-        boxes, tips = [], []
+        boxes = []
         for index, stretch in enumerate(stretches):
             if share := stretch.shares.get(source, 0.0):
-                boxes.append((stretch.low, stretch.high, below[index], below[index] + share))
                 tokens = f"{tokens_label(stretch.low)} to {tokens_label(stretch.high)} tokens"
-                tips.append(f"{source}: {share:.2%} of sequences, {tokens}")
+                tip = f"{source}: {share:.2%} of sequences, {tokens}"
+                boxes.append((stretch.low, stretch.high, below[index], below[index] + share, tip))
                 below[index] += share
         if boxes:
-            panel.areas(series, boxes, tips)
+            hatch = {"hatch_pattern": HATCHES[series.dash], "hatch_color": PAGE, "hatch_alpha": 0.5}
+            columns = columns_of(("left", "right", "bottom", "top", "tip"), boxes)
+            panel.draw("quad", series, columns, fill_color=series.colour, line_color=PAGE, **hatch)
     return panel

@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from runtime.optim.ema import HOT
-from runtime.report.document import document
-from runtime.report.figures import figure
+from runtime.report.document import document, figure
 from runtime.report.markup import NONE, Markup, table
-from runtime.report.panel import TOKENS, Extent, Panel, Series, around, series_of
+from runtime.report.panel import TOKENS, Extent, Panel, Series, around, columns_of, series_of
 from runtime.report.recipe import counted
 
 CONFIDENCE = 1.96
@@ -83,9 +82,11 @@ def _add_curve(panel: Panel, series: Series, points: Sequence[ScorePoint]) -> No
     if len(points) > 1 and series.name != BRANCHES:
         panel.line(series, xs, ys)
     if bars := [(x, low, x, high) for x, (low, high) in zip(xs, map(_interval, points), strict=True) if low < high]:
-        panel.ties(series, bars)
+        panel.draw("segment", series, columns_of(("x0", "y0", "x1", "y1"), bars), line_color=series.colour)
     if points:
-        panel.points(series, xs, ys, [f"{point.curve} after step {point.step:,}: {point}" for point in points])
+        tips = [f"{point.curve} after step {point.step:,}: {point}" for point in points]
+        style = {"size": 7, "line_color": series.colour, "fill_color": series.colour}
+        panel.draw("scatter", series, {"x": xs, "y": ys, "tip": tips}, **style)
 
 
 def _interval(point: ScorePoint) -> tuple[float, float]:

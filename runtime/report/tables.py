@@ -1,11 +1,12 @@
 """Tables of the page: each figure's values in numbers, and what no figure shows."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from runtime.evaluation.uncertainty import is_noise
 from runtime.evaluation.window_noise import difference_stderr
-from runtime.report.contents import Evaluation, Phase, Report, Stage, mean
+from runtime.optim.ema import HOT
+from runtime.report.contents import Evaluation, Phase, PhaseText, Report, Stage, mean
 from runtime.report.markup import NONE, Cell, Markup, Row, element, joined, listed, table
 from runtime.report.recipe import bytes_label, counted, percent, rate, tokens_label
 
@@ -126,6 +127,22 @@ def _gain(fork: Evaluation, base: Evaluation) -> str:
         return f"{difference:+.4f}"
     verdict = "noise" if is_noise(difference, *error) else "worse" if difference > 0 else "better"
     return f"{difference:+.4f} ± {error.value:.4f}, {verdict}"
+
+
+def side_by_side(texts: Sequence[PhaseText]) -> list[Markup]:
+    """Return for each prompt the texts of the phases; nothing without texts."""
+    caption = "The prompt is bold; “…” ends a text at its longest length. What a text claims may be wrong."
+    rows = [
+        element("div", *(_card(text) for text in texts if text.prompt == prompt), class_="texts")
+        for prompt in dict.fromkeys(text.prompt for text in texts)
+    ]
+    return [element("p", caption), *rows] if rows else []
+
+
+def _card(text: PhaseText) -> Markup:
+    name = text.phase if text.weights == HOT else f"{text.phase}, {text.weights} weights"
+    written = element("bdi", element("b", text.prompt), text.text, "" if text.is_whole else " …")
+    return element("div", element("div", name), element("pre", written), class_="sample")
 
 
 def domains_table(report: Report) -> Markup:

@@ -24,24 +24,14 @@ VARIABLES = {
     **{colour: f"--c{index}" for index, colour in enumerate(COLOURS)},
 }  # fmt: skip
 """Colour of a figure to the variable of the style sheet that holds it."""
-_LIGHT = (
-    "".join(f"{name}:{colour};" for colour, name in VARIABLES.items())
-    + """
---page:#fff;--ink2:#4b535c;--border:#cfd5db;--card:#f7f8fa;
-"""
-)
-_DARK = (
-    "".join(f"{name}:{DARK_FIGURES[colour]};" for colour, name in VARIABLES.items())
-    + """
---page:#111418;--ink2:#b4bcc5;--border:#3a424b;--card:#191d22;
-"""
-)
-
+_PAGE_COLOURS = {
+    "--page": ("#fff", "#111418"), "--ink2": ("#4b535c", "#b4bcc5"), "--border": ("#cfd5db", "#3a424b"),
+    "--card": ("#f7f8fa", "#191d22"), **{name: (light, DARK_FIGURES[light]) for light, name in VARIABLES.items()},
+}  # fmt: skip
 STYLE = (
-    f""":root{{color-scheme:light dark;{_LIGHT}}}
-@media screen and (prefers-color-scheme:dark){{:root{{{_DARK}}}}}
-"""
-    + """
+    ":root{color-scheme:light dark;"
+    + "".join(f"{name}:light-dark({light},{dark});" for name, (light, dark) in _PAGE_COLOURS.items())
+    + """}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",
   Roboto,"Helvetica Neue",Arial,sans-serif;-webkit-text-size-adjust:100%}
@@ -121,6 +111,7 @@ main{padding:22px 16px 48px}h1{font-size:23px}h2{font-size:18px;margin-top:40px}
 dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:8px}details details{margin-left:8px}.sample{margin-left:8px}
 }
 @media print{
+:root{color-scheme:light}
 @page{margin:14mm}
 body{font-size:10.5pt;-webkit-print-color-adjust:exact;print-color-adjust:exact}main{max-width:none;padding:0}
 nav,.tools{display:none}figure,tr,.tile,.sample{break-inside:avoid}h2,h3,section>p{break-after:avoid}.scroll{overflow:visible}

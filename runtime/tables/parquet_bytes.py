@@ -23,14 +23,15 @@ def to_parquet(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def from_parquet(*parts: bytes) -> pa.Table:
-    """Return the rows of Parquet files with the same columns, read in this thread from buffers of Arrow's.
+def from_parquet(*parts: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of Parquet files with the same columns, or only some of these that they have.
 
+    They are read in this thread from buffers of Arrow's.
     A program that ends right after a threaded scan of Python's memory is aborted by Arrow's threads
     (apache/arrow#39862).
     """
     files = (pq.ParquetFile(pa.BufferReader(part), page_checksum_verification=True) for part in parts)
-    return pa.concat_tables([file.read(use_threads=False) for file in files])
+    return pa.concat_tables([file.read(columns, use_threads=False) for file in files])
 
 
 def with_columns(table: pa.Table, names: Sequence[str], defaults: Mapping[str, float], *, file: str) -> pa.Table:

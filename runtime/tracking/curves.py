@@ -52,6 +52,8 @@ class Curves(NamedTuple):
     figures: dict[str, Float64[np.ndarray, "updates"]]
     """Curves by name, such as `train/loss` or `loss_by_source/web`; NaN where an update has none."""
     sparse: SparseCurves = SparseCurves([], {})
+    newest_validation: Mapping[str, Any] | None = None
+    """Event of the last measurement of held-out text, which all means are over the sources of."""
 
     def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
         names = list(self.figures)
@@ -65,28 +67,6 @@ class Curves(NamedTuple):
     def consumed_tokens(self) -> Float64[np.ndarray, "updates"]:
         """Tokens of the run after each update; NaN where held-out text was measured before the first."""
         return self.figures[f"{OF_UPDATES}/consumed_tokens"]
-
-    def validation_means(self, which: str) -> Float64[np.ndarray, "updates"] | None:
-        """Return the mean bits per byte of held-out text under `HOT` or EMA weights; None if never measured."""
-        return self.figures.get(_name(BITS_PER_BYTE, which, MEAN))
-
-    def newest_validation(self) -> tuple[int, float] | None:
-        """Return the last step that measured held-out text, and its mean bits per byte under the weights."""
-        means = self.validation_means(HOT)
-        if means is None:
-            return None
-        last = np.flatnonzero(np.isfinite(means))[-1]
-        return int(self.step[last]), float(means[last])
-
-    def validation_sources(self) -> list[str]:
-        """Return the sources of the last measurement of held-out text, which all means are over."""
-        newest = self.newest_validation()
-        if newest is None:
-            return []
-        row = np.searchsorted(self.step, newest[0])
-        group, mean = _name(BITS_PER_BYTE, HOT, ""), _name(BITS_PER_BYTE, HOT, MEAN)
-        measured = {name: curve for name, curve in self.figures.items() if name.startswith(group) and name != mean}
-        return [name.removeprefix(group) for name, curve in measured.items() if np.isfinite(curve[row])]
 
 
 def curves_of(*metrics: bytes, after_step: int, file: str = "metrics.parquet") -> Curves:
@@ -172,7 +152,7 @@ def with_validation(curves: Curves, attempts: Attempts) -> Curves:
     for event, which, task, value in answers_in(found):
         curve = figures.setdefault(_name(ANSWER_BITS_PER_BYTE, which, task), np.full(len(curves.step), np.nan))
         curve[np.searchsorted(curves.step, event["step"])] = value
-    return curves._replace(figures=figures)
+    return curves._replace(figures=figures, newest_validation=found[-1] if found else None)
 
 
 def answers_in(validations: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str, str, float]]:

@@ -39,13 +39,33 @@ class DataStalls:
     def share(self) -> float:
         return self.waited_seconds / self.seconds if self.seconds else 0.0
 
-    @property
-    def stalls_by_cause(self) -> dict[str, tuple[int, float]]:
-        found: dict[str, tuple[int, float]] = {}
-        for stall in self.stalls:
-            number, seconds = found.get(stall.cause, (0, 0.0))
-            found[stall.cause] = number + 1, seconds + stall.seconds
-        return found
+
+SECONDS_HEADINGS = ("phase", "#attempts", "#in the loop, s", "#waited, s", "#share", "#stalls", "for")
+STALLS_HEADINGS = ("phase", "stalled for", "#stalls", "#seconds", "#longest, s", "#before step")
+"""Headings of tables; "#" marks numbers."""
+
+
+def seconds_rows(phases: Iterable[DataStalls]) -> list[list[str]]:
+    """Return a row for each phase, with the causes of its waits, the longest first."""
+    rows = []
+    for each in phases:
+        causes = sorted(each.by_cause.items(), key=lambda item: -item[1])
+        waited = [f"{each.seconds:,.1f}", f"{each.waited_seconds:.2f}", f"{each.share:.2%}", str(len(each.stalls))]
+        listed = ", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in causes)
+        rows.append([each.phase, str(each.num_attempts), *waited, listed])
+    return rows
+
+
+def stalls_rows(phases: Iterable[DataStalls]) -> list[list[str]]:
+    """Return number, seconds and the longest of the stalls, by phase and cause."""
+    rows = []
+    for each in phases:
+        for cause in sorted({stall.cause for stall in each.stalls}):
+            found = [stall for stall in each.stalls if stall.cause == cause]
+            longest = max(found, key=lambda stall: stall.seconds)
+            seconds = f"{sum(stall.seconds for stall in found):.1f}", f"{longest.seconds:.1f}"
+            rows.append([each.phase, cause, f"{len(found):,}", *seconds, f"{longest.step + 1:,}"])
+    return rows
 
 
 def sum_stalls(phase: str, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> DataStalls:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
+import numpy as np
 import pytest
 from playwright.sync_api import sync_playwright
 from rich.console import Console
@@ -26,14 +27,14 @@ from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
-from pipelines import document_browser, document_judges, documents_command
+from pipelines import document_browser, documents_command
 from pipelines.document_browser import Query, browse, page_data, sample_data
-from pipelines.document_judges import KeepAllJudge, Verdict
-from pipelines.judged_documents import Judged, open_judged
+from pipelines.document_judges import Judge, Judged, Verdict, open_judged
 from pipelines.run_page import RunPage
 from pipelines.stored_documents import SAMPLE_DOCUMENTS, Numbered, StoredDocuments
-from runtime.report.documents_page import MOST_CHARACTERS, marked
+from runtime.report.markup import MOST_CHARACTERS, marked
 from runtime.text import documents as text_documents
+from runtime.text.array_files import write_array
 from runtime.text.documents import Document, read_documents, write_documents
 from runtime.text.filter_rules import C4Lines, Length
 from steps.decontaminate import DecontaminateConfig, decontaminate
@@ -175,9 +176,7 @@ def test_a_dropped_document_names_its_rule_and_an_edited_one_what_it_lost(judged
     assert "\u202e" not in json.dumps(found, ensure_ascii=False)
 
 
-@pytest.mark.parametrize("whole_rows", [document_judges.WHOLE_ROWS, 0])
-def test_a_duplicate_names_what_is_kept_in_its_place(judged, monkeypatch, whole_rows):
-    monkeypatch.setattr(document_judges, "WHOLE_ROWS", whole_rows)
+def test_a_duplicate_names_what_is_kept_in_its_place(judged):
     dropped = page_data(judged("dedup"), browse(judged("dedup"), Query(is_dropped=True)))["documents"]
     assert [each["reason"] for each in dropped] == ["exact duplicate of another source"] * 2 + [
         "near duplicate of another source"
@@ -186,10 +185,18 @@ def test_a_duplicate_names_what_is_kept_in_its_place(judged, monkeypatch, whole_
     assert [each["beside"][0][1][0][0] for each in dropped] == [STORY] * 3
 
 
+def test_drops_of_an_older_version_have_no_duplicate_beside_them(tmp_path, judged, monkeypatch):
+    write_array(f"{tmp_path}/drops/00000.npy", np.array([[0, 1]]))
+    judge = judged("dedup").judge
+    monkeypatch.setattr(judge, "_folder", str(tmp_path))
+    (verdict,) = judge.judge([Numbered(0, Document("a", "text", "s"))])
+    assert (verdict.reason, verdict.kept, [*judge.beside(verdict)]) == ("exact duplicate", None, [])
+
+
 def test_a_contaminated_span_is_marked_beside_its_item(judged):
     (found,) = page_data(judged("decontaminate"), browse(judged("decontaminate"), Query(is_dropped=True)))["documents"]
-    assert found["text"] == [("Ünrelated words first. ", ""), (ITEM, "toy, item 0, question"), (
-        "! And a few more words at the very end.", "")]  # fmt: skip
+    last = "! And a few more words at the very end."
+    assert found["text"] == [["Ünrelated words first. ", ""], [ITEM, "toy, item 0, question"], [last, ""]]
     assert found["beside"][0][0] == "toy, item 0" and ITEM in found["beside"][0][1][0][0]
 
 
@@ -251,7 +258,7 @@ def test_the_reads_of_a_page_do_not_grow_with_the_source(tmp_path, monkeypatch):
         step = SimpleNamespace(name="s", kind=SimpleNamespace(result_type=DocumentsResult))
         record = SimpleNamespace(output_path="", result=result.model_dump())
         store = SimpleNamespace(url=lambda path: str(tmp_path))
-        return Judged(step, StoredDocuments(store, step, record), KeepAllJudge())
+        return Judged(step, StoredDocuments(store, step, record), Judge())
 
     def bytes_read(num_shards, look):
         found = source(num_shards)
@@ -378,11 +385,3 @@ def test_a_query_of_the_page_that_makes_no_sense_is_refused(prefix):
         with pytest.raises(UserError):
             content.data(query)
     assert len(content.data({"step": "decontaminate", "part": "kept", "first": "0"})["documents"]) == 1
-
-
-def test_a_variant_that_was_not_run_is_judged(prefix):
-    store, graph = open_store(prefix), Graph(build())
-    variant = graph.step("filter").fork("stricter", rules=(Length(30), C4Lines()))
-    found = document_browser.compare(open_judged(store, graph.step("filter")), open_judged(store, variant))
-    assert (sum(found.before.values()), sum(found.after.values())) == (2, 3)
-    assert all(bool(was.reason) != bool(now.reason) for _, was, now in found.changed)

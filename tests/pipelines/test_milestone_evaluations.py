@@ -84,7 +84,7 @@ def test_evaluations_do_not_take_the_machines_of_their_phase(graph: Graph) -> No
 
 def test_gc_of_the_recipe_without_the_option_keeps_the_evaluations_of_milestones(graph: Graph, tmp_path: Path) -> None:
     store, plain = open_store(str(tmp_path)), Graph(laptop(argparse.Namespace()))
-    commit(store, graph.step("ema_eval/kestrel-step-100"), ReportResult(page="", summary=""))
+    commit(store, graph.step("ema_eval/kestrel-step-100"), ReportResult(page=""))
     kept = Roots(frozenset(step.key for step in plain.steps), frozenset(plain.names))
     assert Collector(store, kept, older_than_seconds=0).find() == []
     of_others = Roots(frozenset(), frozenset(graph.names))
@@ -118,7 +118,7 @@ def test_the_scores_so_far_are_read_by_tokens_and_drawn_beside_the_report(graph:
     session = types.SimpleNamespace(store=store, pipeline="tootsie")
     plan = make_plan(graph, store)
     assert list(write_scores(session, plan)) == [], "without a report there is no page"  # type: ignore[arg-type]
-    commit(store, graph.step("report"), ReportResult(page="", summary=""))
+    commit(store, graph.step("report"), ReportResult(page=""))
     (line,) = write_scores(session, plan)  # type: ignore[arg-type]
     page = Path(line.partition(": ")[2]).read_text()
     assert "0.7000 ± 0.0500" in page and "kestrel after step 200: 1.5000" in page

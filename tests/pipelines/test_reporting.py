@@ -4,6 +4,7 @@ from pydantic import BaseModel
 
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import StepContext, step
+from pipelines import recipe
 from pipelines.phases import legs_in, parents_of, phases_in
 from pipelines.reporting import nodes_of, recipe_of, report_on
 from runtime.data.mixture import MixtureSchedule
@@ -153,3 +154,13 @@ def test_the_scores_of_an_export_bring_the_export_and_two_for_one_are_refused():
     assert list(config.exports) == list(config.scores) == ["kestrel"]
     with expect_error(ValueError):
         report_on([piqa, boolq], title="", introduction="")
+
+
+def test_texts_after_two_lists_of_prompts_are_on_the_report_also_of_a_phase_with_a_folder_in_its_name():
+    phase = published_phase("kestrel", phases()["kestrel"].config)
+    line = [phase, phase.fork("z_loss/one", z_loss=1e-4)]
+    words = tokenizer("tokenizer", WeightsConfig(folder=""))
+    first = recipe.write_after(["The sea"], line, words)
+    second = recipe.write_after(["1 + 1"], line, words, name="sums")
+    config = report_on([*first, *second], title="", introduction="").config
+    assert list(config.texts) == ["kestrel", "z_loss/one", "kestrel/sums/kestrel", "z_loss/one/sums/z_loss/one"]

@@ -109,6 +109,15 @@ def test_alarms_say_where_they_are_and_which_command_helps(session, graph, train
     assert "rollback kestrel" in alarm["fix"]
 
 
+def test_an_alarm_whose_loss_came_back_needs_no_command(session, graph, trained, tmp_path):
+    recovered = {"event": "recovered", "step": 15}
+    odd = {"event": "alarm", "step": 22, "monitor": "low_loss", "figure": 0.1, "limit": 1, "row": 2, "source": "web"}
+    log(tmp_path, trained, "3.jsonl", begin(20), {"event": "skipped", "step": 21}, recovered, odd)
+    alarm, skipped, other = RunPage(session, graph).values(None, None)["alarms"]
+    assert "15" in alarm["text"] and alarm["text"].endswith("came back") and not alarm["fix"]
+    assert "21" in skipped["text"] and "batch kestrel@22" in other["fix"]
+
+
 def test_equal_views_are_read_and_drawn_once_and_unchanged_logs_are_not_read_again(
     session, graph, trained, monkeypatch
 ):

@@ -78,11 +78,16 @@ def test_a_run_ends_with_the_share_of_training_time_spent_waiting(graph, tmp_pat
     for phase, waited, seconds in (("kestrel", 1.5, 90.0), ("ocelot", 0.5, 10.0)):
         begin = {"event": "begin", "elapsed_seconds": 1.0}
         progress = {"event": "progress", "elapsed_seconds": 1.0 + seconds, "waited_for_data_seconds": waited}
-        lines = [begin, {**progress, "waited_by_cause": {}}]
+        alarm = {"event": "alarm", "step": 9, "monitor": "loss_spike", "figure": 9.5, "limit": 4.25}
+        lines = [begin, {**progress, "waited_by_cause": {}}, *([alarm] if phase == "kestrel" else [])]
         path = f"work/{graph.step(phase).digest}/events/20260101-000000-a.jsonl"
         store.write(path, "".join(f"{json.dumps(each)}\n" for each in lines).encode())
-    plan = types.SimpleNamespace(steps=make_plan(twice, store).steps, graph=twice, will_run=())
-    (line,) = write_stalls(types.SimpleNamespace(store=store), plan)
+    trained = types.SimpleNamespace(step=graph.step("kestrel"))
+    plan = types.SimpleNamespace(steps=make_plan(twice, store).steps, graph=twice, will_run=(trained,))
+    alarm_line, line = write_stalls(types.SimpleNamespace(store=store), plan)
+    assert "kestrel at step 9" in alarm_line
+    for output in outputs:
+        assert alarm_line in store.read(f"{output.rpartition('/')[0]}/stalls.html").decode()
     pages = [store.url(f"{output.rpartition('/')[0]}/stalls.html") for output in outputs]
     assert line == f"training spent 2.00% of its time waiting for data; by phase: {', '.join(pages)}"
 

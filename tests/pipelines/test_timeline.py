@@ -16,7 +16,7 @@ from pipelines import timeline as timelines
 from pipelines.corpus import eight_b_corpus
 from pipelines.phases import legs_in, main_line_of, phases_in, trained_tokens, twins_in
 from pipelines.scales import EIGHT_B
-from pipelines.timeline_plot import draw
+from pipelines.timeline_command import draw
 from pipelines.tootsie import branches, main, phases
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.optim.ema import Ema

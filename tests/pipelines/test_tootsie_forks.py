@@ -15,8 +15,8 @@ from marin_dag.ledger.work_files import KEEP_MARKER, progress_mark
 from marin_dag.plan.forks import Forks
 from marin_dag.store.prefix import open_store
 from pipelines.corpus import eight_b_corpus, laptop_corpus
-from pipelines.fork_report import ABSENT, fork_report
 from pipelines.recipe import FOLLOW
+from pipelines.reporting import ABSENT, fork_report
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.tootsie import branches, build, main, phases
 from tests.catalogue import check_message

@@ -105,6 +105,8 @@ def test_a_quality_rule_needs_a_classifier(tmp_path):
     mixed = documents(tmp_path, "mixed", [["a text"]])
     with expect_error(ValueError):
         filter_documents.check(FilterConfig(documents=mixed, rules=(QualityScore(min_score=0.5),)))
+    with expect_error(ValueError):
+        filter_documents.check(FilterConfig(documents=mixed, rules=(QualityScore(keep_fraction=0.5),) * 2))
 
 
 def test_a_negative_number_in_a_rule_is_refused_by_the_plan(tmp_path):

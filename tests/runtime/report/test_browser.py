@@ -18,6 +18,7 @@ from runtime.data.consumption import SourceUse
 from runtime.report import curve_plots, documents_page, heat_map, pages
 from runtime.report.curve_plots import Line
 from runtime.report.heat_map import HeatWindow
+from runtime.report.markup import marked
 from runtime.report.norm_plots import LayerNorms
 from runtime.report.theme import DARK_FIGURES, MAIN
 from runtime.tracking.stalls import DataStalls, Stall
@@ -224,7 +225,7 @@ def other_pages(report) -> dict[str, str]:
     line = Line(curve_plots.LOSS, HOSTILE, HOSTILE, np.array([1e3, 3e3]), np.array([1.5, 1.4]))
     stalls = DataStalls(HOSTILE, 2, 100.0, 12.0, {HOSTILE: 12.0}, (Stall(4, HOSTILE, 7.5),))
     shown = {
-        "number": 0, "id": HOSTILE, "source": HOSTILE, "metadata": HOSTILE, "text": documents_page.marked(HOSTILE, ()),
+        "number": 0, "id": HOSTILE, "source": HOSTILE, "metadata": HOSTILE, "text": marked(HOSTILE, ()),
         "bytesCut": 3, "reason": HOSTILE, "detail": "2", "rule": "rules.0", "cluster": 1,
         "beside": [[HOSTILE, [[HOSTILE, HOSTILE]]]],
     }  # fmt: skip

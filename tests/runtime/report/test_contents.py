@@ -45,34 +45,10 @@ def test_a_score_that_is_no_number_is_refused_with_export_and_task():
         score("starling", "piqa", 0, "acc", 0.5, math.nan, 0.5)
 
 
-def test_hot_and_averaged_have_the_same_domains():
-    with expect_error(ValueError):
-        Evaluation("ocelot", 10, {"code": 1.0}, {"averaged": {"web": 1.0}})
-    with expect_error(ValueError):
-        Evaluation("ocelot", 10, {"code": 1.0}, {"averaged": {"code": 1.0}, "slow": {"web": 1.0}})
-
-
 def test_the_best_weights_are_the_first_average_or_the_hot_ones():
     averages = {"slow": {"code": 0.8}, "averaged": {"code": 0.9}}
     assert Evaluation("ocelot", 10, {"code": 1.0}, averages).best == {"code": 0.8}
     assert Evaluation("kestrel", 10, {"code": 1.0}, {}).best == {"code": 1.0}
-
-
-def test_rows_out_of_order_are_refused():
-    with expect_error(ValueError):
-        curve(step=np.array([1, 2, 2, 3]))
-    with expect_error(ValueError):
-        curve(consumed_tokens=np.array([4, 3, 2, 1]))
-
-
-def test_columns_of_different_lengths_are_refused():
-    with expect_error(ValueError):
-        curve(loss=np.ones(3))
-
-
-def test_a_phase_that_consumes_nothing_is_refused():
-    with expect_error(ValueError):
-        Phase("kestrel", None, True, 0, 4, 9_000, 8192, 3.0, (), curve())
 
 
 def test_a_panel_shows_the_accuracy_that_is_corrected_for_length():
@@ -83,8 +59,3 @@ def test_a_panel_shows_the_accuracy_that_is_corrected_for_length():
         score("a", "lambada", 0, "acc", 0.1, None, 0.0),
     ]
     assert [(found.task, found.metric) for found in leading(scores)] == [("arc", "acc_norm"), ("lambada", "acc")]
-
-
-def test_more_positions_trained_on_than_there_are_are_refused():
-    with expect_error(ValueError):
-        Phase("kestrel", None, True, 0, 4, 0, 8192, 3.0, (), curve(), num_targets=8193)

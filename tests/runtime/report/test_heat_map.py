@@ -66,6 +66,17 @@ def test_the_hardest_window_comes_first_and_a_template_shows_its_blanks():
         assert hard in (["Ada", "5"], ["Alan", "7"])
 
 
+def test_trailing_spaces_at_the_end_of_documents_show_as_what_changed():
+    texts = ["The", " sea", ".", "  ", "The", " sun", ".", "  "]
+    before = moment([-2.0, -1.0, -4.0, -2.0, -2.0, -1.0, -4.0])
+    after = moment([-1.9, -0.9, -0.1, -1.8, -1.9, -0.9, -0.1])
+    (shown,) = data_of(page("t", ["early", "late"], [window("web", texts, before, after)]))["windows"]
+    early, late = (each["logProb"][1:] for each in shown["moments"])
+    changes = [abs(new - old) for old, new in zip(early, late, strict=True)]
+    most = sorted(range(len(changes)), key=lambda index: -changes[index])[:2]
+    assert [shown["texts"][index + 1] for index in most] == ["  ", "  "]
+
+
 def test_a_text_as_easy_as_trained_text_is_marked():
     easy = window("web", ["a", "b", "c"], moment([-0.001, -0.002]))
     hard = window("code", ["a", "b", "c"], moment([-1.0, -2.0]))

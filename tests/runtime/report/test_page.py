@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import json
 import math
 import os
 import re
@@ -17,7 +16,7 @@ import pytest
 
 from runtime.data.consumption import Consumption, MixtureFinding, SourceUse
 from runtime.report.contents import Report, WindowLosses, mean
-from runtime.report.page import render, summary
+from runtime.report.page import render
 from runtime.report.recipe import Change
 from runtime.report.tables import (
     domains_table,
@@ -112,7 +111,7 @@ def test_the_steps_of_a_source_or_phase_stand_together_each_once(report):
 def test_the_page_prints_the_command_for_data_stalls_and_holds_no_time(page):
     section = page[page.index('id="stalls"') : page.index('id="domains"')]
     assert "python pipelines/tootsie.py stalls" in section and "--page stalls.html" in section
-    assert '<a href="../stalls.html">the data stalls of this run</a>' in section
+    assert '<a href="../stalls.html">the data stalls and alarms of this run</a>' in section
     assert not re.search(r"\d+(\.\d+)? ?(s|ms|seconds)\b", section)
 
 
@@ -311,14 +310,6 @@ def test_a_run_of_one_update_whose_rate_is_0_is_a_page(report):
     one = dataclasses.replace(first, curve=curve, start_step=1199, start_tokens=begin, num_targets=9)
     page = render(Report("One update", "", "python RECIPE.py", (one,)))
     assert read(page).errors == [] and "learning rate" in page
-
-
-def test_the_summary_holds_the_headline_figures(report):
-    found = json.loads(json.dumps(summary(report)))
-    assert found["consumed_tokens"] == report.main_line[-1].consumed_tokens
-    assert found["final_phase"] == "deeper_starling"
-    assert found["bits_per_byte"]["averages"]["averaged"] < found["bits_per_byte"]["hot"]
-    assert set(found["scores"]) == {"jellyfish", "starling", "deeper_starling"}
 
 
 def test_drops_by_rule_are_summed_over_sources_with_their_shares(report):

@@ -106,8 +106,8 @@ def test_measurements_of_held_out_text_appear_once_at_saved_steps():
             "bits_per_byte_averaged/web": 3.0,
         },
     }
-    assert curves.newest_validation() == (4, 1.75)
-    assert curves_behind(0).newest_validation() is None and curves_behind(0).validation_sources() == []
+    assert curves.newest_validation["mean_bits_per_byte"]["hot"] == 1.75
+    assert curves_behind(0).newest_validation is None
     assert with_validation(curves_behind(0), []).figures.keys() == curves_behind(0).figures.keys()
     assert dict(curves.rows())[0] == before, "no update made the state that was measured before the first"
     assert with_validation(curves_behind(2), [first, second]).step.tolist() == [2, 3, 4]
@@ -163,7 +163,7 @@ def test_a_mean_over_fewer_sources_is_no_point_of_the_curve_of_all():
     figures = curves.figures
     assert np.array_equal(figures["bits_per_byte/web"], [1, 1, 1, np.nan], equal_nan=True)
     assert np.array_equal(figures["bits_per_byte/mean"], [np.nan, 2.5, 2.5, np.nan], equal_nan=True)
-    assert sorted(curves.validation_sources()) == ["code", "web"]
+    assert sorted(curves.newest_validation["bits_per_byte"]["hot"]) == ["code", "web"]
 
 
 @pytest.mark.parametrize("newer", [{"bits_per_byte": {"hot": {"code": 4.0, "web": 1.0}}}, {"tokens_per_domain": 16}])
@@ -172,8 +172,8 @@ def test_a_measurement_after_the_newest_checkpoint_hides_none_before_it(newer):
     before = with_validation(curves_behind(0), attempts)
     not_saved = validation(8, hot={"web": 1.0}) | newer
     curves = with_validation(curves_behind(0), [*attempts, [not_saved]])
-    assert dict(curves.rows()) == dict(before.rows()) and curves.newest_validation() == (4, 2.0)
-    assert curves.validation_sources() == ["web"] and curves.step.tolist() == [0, 1, 2, 3, 4]
+    assert dict(curves.rows()) == dict(before.rows()) and curves.newest_validation == before.newest_validation
+    assert curves.step.tolist() == [0, 1, 2, 3, 4]
     assert np.array_equal(curves.consumed_tokens, [np.nan, *(2.0**40 * np.arange(1, 5))], equal_nan=True)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.tracking.stalls import Stall, sum_stalls
+from runtime.tracking.stalls import Stall, stalls_rows, sum_stalls
 
 
 def begin(at):
@@ -25,11 +25,12 @@ def test_attempts_add_up_to_the_last_progress_of_each():
     assert (found.num_attempts, found.seconds, found.waited_seconds) == (2, 30, 8)
     assert found.by_cause == {"packing": 4, "store read": 4}
     assert found.stalls == (Stall(3, "packing", 4), Stall(7, "store read", 1.5))
-    assert found.stalls_by_cause == {"packing": (1, 4), "store read": (1, 1.5)}
+    assert stalls_rows([found]) == [["kestrel", "packing", "1", "4.0", "4.0", "4"],
+                                    ["kestrel", "store read", "1", "1.5", "1.5", "8"]]  # fmt: skip
     assert found.share == pytest.approx(8 / 30)
 
 
 def test_an_attempt_without_progress_counts_its_stalls_and_one_without_begin_counts_nothing():
     found = sum_stalls("kestrel", [[begin(5), stall(0, "cache not built yet", 40)], [{"event": "phase"}], []])
     assert (found.num_attempts, found.seconds, found.waited_seconds, found.share) == (1, 0, 0, 0)
-    assert found.stalls_by_cause == {"cache not built yet": (1, 40)}
+    assert stalls_rows([found]) == [["kestrel", "cache not built yet", "1", "40.0", "40.0", "1"]]

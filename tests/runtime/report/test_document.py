@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.report.figures import figure
+from runtime.report.document import figure
 from runtime.report.panel import (
     Extent,
     Panel,
@@ -71,7 +71,7 @@ def test_text_of_a_run_is_in_no_template_of_a_tooltip():
     name = "@{y}{safe}"
     panel = Panel(name, Extent(0, 1), Extent(0, 1))
     panel.line(Series(name, MAIN.colour), [0], [1])
-    panel.points(Series(name, MAIN.colour), [0], [1], [name])
+    panel.draw("scatter", Series(name, MAIN.colour), {"x": [0], "y": [1], "tip": [name]})
     templates = [tool.tooltips for tool in panel.plot.toolbar.tools if hasattr(tool, "tooltips")]
     assert len(templates) == 2 and name not in str(templates)
 
@@ -87,8 +87,8 @@ def test_bars_of_a_row_begin_where_the_one_before_ends():
     pieces = {"kestrel": {"packing": (2.0, "a"), "store": (3.0, "b")}, "ocelot": {"store": (1.0, "c")}}
     (panel,) = panels(figure([stacked_bars("seconds", pieces, series_of(["packing", "store"]))], ""))
     packing, store = (mark.data for mark in panel.of("HBar"))
-    assert (packing["row"], packing["low"], packing["high"]) == (["kestrel"], [0], [2])
-    assert (store["row"], store["low"], store["high"]) == (["kestrel", "ocelot"], [2, 0], [5, 1])
+    assert (packing["y"], packing["left"], packing["right"]) == (["kestrel"], [0], [2])
+    assert (store["y"], store["left"], store["right"]) == (["kestrel", "ocelot"], [2, 0], [5, 1])
     assert panel.tips == ["a", "b", "c"]
 
 
