@@ -65,7 +65,7 @@ _OPAQUE_ATTRIBUTES = {
 }
 
 
-NAMESPACES = ("__annotations__", "__dict__")
+NAMESPACES = ("__dict__", "__annotations__")
 """Attributes of a module that hold names in the order of its statements."""
 _READERS_OF_MODULES = frozenset({"getattr", "inspect.get_annotations", "typing.get_type_hints", "vars"})
 """Functions that return such an attribute."""
