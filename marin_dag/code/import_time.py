@@ -72,7 +72,7 @@ def statement_of(module: Module, statement: ast.stmt) -> Statement:
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         # A discarded result: the function of a package is called for its effect, such as a change of an argument.
         found.is_loud |= any(is_pure(written(each)) for each in targets_of(module, statement.value.func))
-    changes = found.changes or _is_filled(module, value)
+    changes = found.changes or is_filled(module, value)
     is_definition = isinstance(statement, (ast.ClassDef, *_FUNCTIONS))
     return Statement(
         tuple(dict.fromkeys(bindings([statement]).names)),
@@ -331,7 +331,7 @@ def _answers(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return is_property or (method.name.startswith("__") and not _makes(method))
 
 
-def _is_filled(module: Module, node: ast.expr | None) -> bool:
+def is_filled(module: Module, node: ast.expr | None) -> bool:
     """Return whether a value is an iterator, which its first reader uses up, or grows when it is read."""
     match node:
         case ast.GeneratorExp():

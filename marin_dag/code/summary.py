@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, plain_names, statement_of
+from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, is_filled, plain_names, statement_of
 from marin_dag.code.messages import Hears, Messages, hears_of, messages_of
 from marin_dag.code.normal_form import documentation_of, dump
 from marin_dag.code.reads import NOTHING, Reads, reads_of
@@ -61,7 +61,7 @@ class Definition(NamedTuple):
     bases: tuple[Reference, ...]
     """Bases of the classes among the statements that bind the name."""
     has_hook: bool
-    """Whether one of these classes runs code when it gets a subclass or a type argument."""
+    """Whether one of these classes runs code when it gets a subclass or a type argument, or a value grows when read."""
     is_class: bool
     is_callable: bool
     """Whether each of these statements is a class, or a class or function."""
@@ -126,7 +126,7 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
         _by_aspect(module, name, statements),
         None if alias is None else tuple(alias),
         _bases(module, classes),
-        any(map(_has_hook, classes)),
+        any(map(_has_hook, classes)) or any(is_filled(module, getattr(each, "value", None)) for each in statements),
         len(classes) == len(statements),
         all(isinstance(statement, kinds) for statement in statements),
         bool(classes) and len(classes) == len(statements) and all(map(_only_keeps, classes)),

@@ -153,6 +153,8 @@ class Traces:
             classes = [each for each in (*found, *self._called_by(found)) if each.is_class]
             return [each.answers for each in self._with_bases(classes)]
         values = [each for each in self._definitions(asked) if each.has_hook or not (each.is_callable or each.is_plain)]
+        if any(each.has_hook and not each.is_callable for each in values):
+            return [LOUD]
         return [each.answers if each.is_class else LOUD for each in self._with_bases(self._called_by(values))]
 
     def _called_by(self, definitions: Iterable[Definition]) -> list[Definition]:
