@@ -265,10 +265,8 @@ def _followed(common: Scanned, scanner: Scanner, name: str, prepared: list[ast.s
 
 def _line_numbers(statement: ast.stmt) -> Iterator[str]:
     """Yield the texts that make a log show line numbers."""
-    for node in nodes_of(statement):
-        match node:
-            case ast.Constant(value=str(text)) if "%(lineno)" in text or "{lineno" in text:
-                yield f"{text!r}: line numbers of code"
+    texts = (node.value for node in nodes_of(statement) if type(node) is ast.Constant and type(node.value) is str)
+    yield from (f"{text!r}: line numbers of code" for text in texts if "%(lineno)" in text or "{lineno" in text)
 
 
 def _has_annotation(statement: ast.stmt) -> bool:
