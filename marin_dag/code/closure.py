@@ -11,7 +11,7 @@ from marin_dag.code.import_time import written
 from marin_dag.code.references import Aspect, Reference, source_text
 from marin_dag.code.sources import ENGINE, Place, Sources
 from marin_dag.code.summary import EFFECTS, Scanned
-from marin_dag.code.syntax import Target
+from marin_dag.code.syntax import SCRIPT, Target
 from marin_dag.code.trace import Traces
 
 IMPORT_ORDER = "<imports>"
@@ -205,8 +205,13 @@ class Closures:
             name, _, attributes = text.partition(":")
             chain = tuple(filter(None, attributes.split(".")))
             while name and self.sources.is_first_party(name):
-                if self.sources.module(name) is not None:
+                module = self.sources.module(name)
+                if module is not None:
                     yield Reference(Target(name, None), chain, Aspect.FULL)
+                    if SCRIPT in module.definitions:
+                        yield Reference(Target(name, SCRIPT), (), Aspect.FULL)
+                    if module.is_package:  # `python -m PACKAGE` runs its `__main__.py`
+                        yield Reference(Target(f"{name}.{SCRIPT}", None), (), Aspect.FULL)
                     break
                 name, _, last = name.rpartition(".")
                 chain = (last, *chain)
@@ -248,7 +253,7 @@ class Closures:
         is_named = bool(files)
         if scanned.reads.files and (scanned.reads.computes_paths or not is_named):
             files = [*files, *_files_of(folder, is_deep=not is_root)]
-        if scanned.reads.files and not is_named:
+        if scanned.reads.files and (not is_named or scanned.reads.own_source):
             reached.opaque.add(f"{place.module}.{place.name}: files beside the code, which it does not name")
         if len(files) > MAX_FILES or sum(file.stat().st_size for file in files) > MAX_FILE_BYTES:
             reached.opaque.add(f"{place.module}.{place.name}: more files beside the code than are read")

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from marin_dag.code.closure import Closure, Closures, Covered
-from marin_dag.code.references import Aspect
+from marin_dag.code.references import Aspect, Reference
 from marin_dag.code.sources import ENGINE, CodeError, Place, Sources, searched_folders
+from marin_dag.code.syntax import Target
 from marin_dag.paused_collection import collection_paused
 from marin_dag.values.fields import identity_fields
 from marin_dag.values.walk import PLAIN, Form, form_of
@@ -88,27 +89,30 @@ def value_types(value: Any) -> set[tuple[type, Aspect]]:
     return found.union(*(value_types(item) for item in inner if type(item) not in PLAIN))
 
 
+Where = tuple[Path, str, str, bool]
+"""File, module and name of a function, and whether it keeps variables of a function around it."""
+
+
 @cache
-def _where(function: Any) -> tuple[Path, str, str]:
+def _where(function: Any) -> Where:
     file = inspect.getsourcefile(inspect.unwrap(function))
     if file is None or not Path(file).is_file():
         raise CodeError(f"{function.__qualname__} has no source file here; define it in a module.")
-    return Path(file), module_name(function), function.__qualname__
+    keeps = bool(inspect.unwrap(function).__code__.co_freevars)
+    return Path(file), module_name(function), function.__qualname__, keeps
 
 
 @cache
-def _closure_of(where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]) -> Closure:
+def _closure_of(where: Where, types: frozenset[tuple[type, Aspect]]) -> Closure:
     closures, places, unseen = _start_of(where, types)
     with collection_paused():
         closure = closures.closure(places)
     return closure._replace(opaque=tuple(sorted({*closure.opaque, *unseen})))
 
 
-def _start_of(
-    where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]
-) -> tuple[Closures, list[Place], list[str]]:
+def _start_of(where: Where, types: frozenset[tuple[type, Aspect]]) -> tuple[Closures, list[Place], list[str]]:
     """Return where a closure begins, and which classes have no source to begin at."""
-    file, module, name = where
+    file, module, name, is_kept = where
     package = module.partition(".")[0]
     closures = _closures_of(_root_of(file, module), package)
     sources = closures.sources
@@ -116,6 +120,9 @@ def _start_of(
     # The engine's own kind (`adopt`) computes nothing: no edit of the engine is a reason to adopt data again.
     places = [] if package == ENGINE else [Place(module, name.partition(".")[0], Aspect.VALUE)]
     unseen = []
+    if is_kept:  # by what the module makes it with, at least
+        places += sources.resolve(Reference(Target(module, None), (), Aspect.FULL), set())
+        unseen.append(f"{module}.{name}: values that a function around it keeps for it")
     for item, aspect in types:
         home = module if item.__module__ == "__main__" else item.__module__
         if not sources.is_first_party(home):

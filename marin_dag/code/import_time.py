@@ -25,8 +25,8 @@ _OPERATIONS = frozenset(
     }
 )
 """Nodes whose operands may run a method."""
-INSTANCE = "()"
-"""End of a dotted name that means an instance of the class of that name."""
+INSTANCE, ITEM, BASE = "()", "[]", "class"
+"""Ends of a dotted name that mean an instance of the class of that name, its item, and a class below it."""
 _CONSTRUCTORS = ("__init__", "__post_init__", "model_post_init", "__new__", "__set_name__", "__attrs_post_init__")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -72,7 +72,7 @@ def statement_of(module: Module, statement: ast.stmt) -> Statement:
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         # A discarded result: the function of a package is called for its effect, such as a change of an argument.
         found.is_loud |= any(is_pure(written(each)) for each in targets_of(module, statement.value.func))
-    changes = found.changes or _is_filled(module, value)
+    changes = found.changes or is_filled(module, value)
     is_definition = isinstance(statement, (ast.ClassDef, *_FUNCTIONS))
     return Statement(
         tuple(dict.fromkeys(bindings([statement]).names)),
@@ -203,6 +203,12 @@ class _Finder:
                         self._call(called)
                     if isinstance(decorator, ast.Call):
                         self.factories.update(dict.fromkeys(targets_of(self.module, called)))
+                if isinstance(node, ast.ClassDef):
+                    for base in node.bases:
+                        self._derive(base)
+                    for keyword in node.keywords:
+                        if keyword.arg == "metaclass":
+                            self._call(keyword.value)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if self.is_top and self._is_wrapped(name):
                 self.changes = True  # `function.defvjp(...)` of a function that a package has wrapped
             case ast.Call(func=function):
@@ -216,8 +222,10 @@ class _Finder:
                 self._change(node)
             case ast.Global() | ast.Nonlocal():
                 self.is_loud = True
-            case ast.NamedExpr() if self.is_top:
+            case ast.NamedExpr() | ast.Raise() if self.is_top:  # a failed import may have a fallback
                 self.is_loud = True
+        if isinstance(node, ast.Subscript):
+            self._ask_end(node.value, ITEM)
         if type(node) in _OPERATIONS:
             made = [each.func for each in children(node) if isinstance(each, ast.Call)]
             instances = [
@@ -243,6 +251,15 @@ class _Finder:
     def _ask(self, name: ast.Name) -> None:
         if name.id not in self.local | plain_names(self.module):
             self.asked.update(dict.fromkeys((target, ()) for target in self.module.targets(name.id)))
+
+    def _ask_end(self, expression: ast.expr, end: str) -> None:
+        self.asked.update(dict.fromkeys((to, (*chain, end)) for to, chain in targets_of(self.module, expression)))
+
+    def _derive(self, base: ast.expr) -> None:
+        """Follow the making of a class below `base`, which a hook of that base may see."""
+        generic = base.value if isinstance(base, ast.Subscript) else base
+        self.is_loud |= dotted(generic)[0] is None and not self._is_plain(base)
+        self._ask_end(generic, BASE)
 
     def _arguments(self, call: ast.Call) -> None:
         """Follow the functions among the arguments of a call, which the called function may call."""
@@ -314,7 +331,7 @@ def _answers(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return is_property or (method.name.startswith("__") and not _makes(method))
 
 
-def _is_filled(module: Module, node: ast.expr | None) -> bool:
+def is_filled(module: Module, node: ast.expr | None) -> bool:
     """Return whether a value is an iterator, which its first reader uses up, or grows when it is read."""
     match node:
         case ast.GeneratorExp():

@@ -11,18 +11,25 @@ from typing import NamedTuple
 from marin_dag.code.syntax import Target, dotted, nodes_of
 
 LOG_METHODS = frozenset({"critical", "debug", "error", "exception", "info", "warning"})
-_OUTPUT_READERS = frozenset({"capture_output", "check_output", "dup2", "redirect_stderr", "stderr", "STDOUT"})
+_OUTPUT_READERS = frozenset(
+    {
+        *("2>&1", "__code__", "capture_output", "check_output", "co_code", "co_consts", "dup2", "forkpty", "getoutput"),
+        *("getstatusoutput", "marshal", "openpty", "pty", "redirect_stderr", "stderr", "STDOUT"),
+    }
+)
+"""Names of what reads the output of a program, or the constants of code."""
 _LOG_READERS = _OUTPUT_READERS | {
     *("Filter", "Handler", "LogRecord", "LoggerAdapter", "addFilter", "addHandler", "assertLogs", "basicConfig"),
-    *("captureWarnings", "dictConfig", "fileConfig", "getLoggerClass", "handlers", "lastResort"),
+    *("captureWarnings", "dictConfig", "fileConfig", "getLoggerClass", "handlers", "lastResort", "loggerClass"),
     *("setLogRecordFactory", "setLoggerClass"),
 }
 """Names of what reads log records, or the output to which they go."""
 _EXCEPTION_READERS = _OUTPUT_READERS | {
-    *("TracebackException", "__aexit__", "__cause__", "__context__", "__exit__", "add_done_callback", "exc_info"),
-    *("excepthook", "exception", "format_exc", "format_exception", "format_exception_only", "last_value"),
-    *("print_exc", "print_exception", "push", "return_exceptions", "set_exception_handler", "throw"),
-    *("unraisablehook", "walk_tb"),
+    *("TracebackException", "__aexit__", "__cause__", "__context__", "__exit__", "add_done_callback"),
+    *("error_callback", "exc_info", "excepthook", "exception", "format_exc", "format_exception"),
+    *("format_exception_only", "giveup", "last_exc", "last_value", "on_exception", "onerror", "onexc", "print_exc"),
+    *("print_exception", "push", "retry_error_callback", "retry_if_exception", "retry_if_exception_message"),
+    *("return_exceptions", "set_exception_handler", "throw", "unittest", "unraisablehook", "walk_tb"),
 }
 """Names of what reads exceptions other than by `except ... as`."""
 _FRAME_READERS = frozenset(
@@ -40,11 +47,14 @@ _FRAME_READERS = frozenset(
         ),
         *("currentframe", "dis", "eval", "exec", "f_back", "f_locals", "getargvalues", "getclosurevars"),
         *("getinnerframes", "getouterframes", "getsource", "getsourcelines", "gi_frame", "_getframe", "locals"),
+        *("_current_frames", "ag_frame", "getasyncgenlocals", "getcoroutinelocals", "getgeneratorlocals"),
         *("setprofile", "settrace", "show_locals", "tb_frame", "walk_stack", "walk_tb"),
         *("dir()", "inspect.stack", "inspect.trace", "query()", "sql()", "vars()"),
     }
 )
 """Names of functions that read the names of variables, such as `query` and `sql` of data frames."""
+_VALUES = frozenset({Target("builtins", "StopAsyncIteration"), Target("builtins", "StopIteration")})
+"""Exceptions whose argument is the value of an expression."""
 Meaning = Callable[[ast.expr], tuple[Target, ...]]
 
 
@@ -86,7 +96,8 @@ def messages_of(statement: ast.stmt, meaning: Meaning) -> tuple[Messages, set[in
         match node:
             case ast.Raise(exc=ast.Call(func=error) as call) if errors := meaning(error):
                 own = tuple(each for each in errors if each.module != "builtins")
-                raised.append(Raised(own, tuple(_texts(call.args, nodes))))
+                if _VALUES.isdisjoint(errors):
+                    raised.append(Raised(own, tuple(_texts(call.args, nodes))))
             case ast.Assert(msg=ast.expr() as text):
                 raised.append(Raised((), tuple(_texts([text], nodes))))
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=logger)) as call) if _is_log(node):
@@ -99,7 +110,7 @@ def _texts(arguments: Iterable[ast.expr], nodes: set[int]) -> Iterator[str]:
     """Yield the texts among the arguments of a message, and add their nodes to `nodes`."""
     for argument in arguments:
         match argument:
-            case ast.Constant(value=str(text)):
+            case ast.Constant(value=str(text)) if "%r" not in text:  # `%r` calls another method than `%s`
                 yield text
             case ast.JoinedStr():
                 yield ast.unparse(argument)
@@ -162,6 +173,10 @@ def _names_in(statement: ast.stmt) -> Iterator[str]:
         match node:
             case ast.Attribute(value=ast.Name(id="inspect"), attr=name):
                 yield from (name, f"inspect.{name}")
+            case ast.Attribute(value=ast.Attribute(attr="Logger"), ctx=ast.Store()):
+                yield "setLoggerClass"
+            case ast.Call(args=arguments) if any(getattr(each, "attr", "") == "Logger" for each in arguments):
+                yield "setLoggerClass"
             case ast.ImportFrom(module="inspect"):
                 yield from (f"inspect.{each.name}" for each in node.names)
             case ast.Call(func=ast.Name(id="vars" | "dir" as name), args=[]):
@@ -174,6 +189,8 @@ def _names_in(statement: ast.stmt) -> Iterator[str]:
                 yield name.rpartition(".")[2]
             case ast.Constant(value=str(name)) if name.isidentifier():
                 yield name
+            case ast.Constant(value=str(text)) if "2>&1" in text:
+                yield "2>&1"
 
 
 _OF_TEXTS = frozenset(

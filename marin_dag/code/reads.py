@@ -11,6 +11,7 @@ _DOCUMENTATION = frozenset(
     {
         *("__doc__", "getdoc", "help", "json_schema", "model_json_schema", "models_json_schema", "schema_json"),
         *("render_doc", "GenerateJsonSchema", "cleandoc", "doctest", "shortDescription"),
+        *("__code__", "co_code", "co_consts", "marshal"),
     }
 )
 """Names by which a docstring is read, or becomes part of a schema."""
@@ -35,11 +36,13 @@ _RUNNERS = frozenset(
     {
         *("runpy", "run_module", "run_path", "subprocess", "Popen", "check_call", "check_output", "execv", "execvp"),
         *("spawnv", "system", "import_module", "__import__", "resolve_name", "find_spec", "create_subprocess_exec"),
-        *("ImportString", "spec_from_file_location"),
+        *("ImportString", "create_subprocess_shell", "getoutput", "getstatusoutput", "popen", "posix_spawn"),
+        *("spec_from_file_location", "timeit"),
     }
 )
 """Names by which a module or file is run that a text names."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_][\w.]*)?")
+_FROM = re.compile(r"\bfrom\s+([\w.]+)\s+import\s+")
 _PATH = re.compile(r"[\w][\w ./\\-]*")
 MAX_TEXT_LENGTH = 200
 
@@ -55,6 +58,8 @@ class Reads(NamedTuple):
     """Texts that may be names of files beside the code."""
     computes_paths: bool = False
     """Whether the definition may find such a file by a computed name."""
+    own_source: bool = False
+    """Whether it may read its own source file: it uses `__file__` other than for the folder of the file."""
     modules: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
 
@@ -90,23 +95,44 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
                     | ast.Attribute(attr="glob" | "iterdir" | "rglob")
                 ):
                     is_joined = True
-                case ast.Constant(value=str(text)) if len(text) <= MAX_TEXT_LENGTH:
+                case ast.Constant(value=str(text)):
                     texts[text] = None
-                case ast.Constant(value=bytes(raw)) if len(raw) <= MAX_TEXT_LENGTH:
+                case ast.Constant(value=bytes(raw)):
                     texts[raw.decode("latin-1")] = None
             environment.update(dict.fromkeys(_variables(node)))
+    short = [text for text in texts if len(text) <= MAX_TEXT_LENGTH]
     names |= texts.keys() & (_DOCUMENTATION | _FILES)  # `getattr(module, "__file__")`
     is_run = bool(names & _RUNNERS)
-    finds_files = bool(names & _FILES) or any(text.endswith(".py") for text in texts)
-    modules = [text for text in texts if _MODULE.fullmatch(text) and (is_run or "." in text)]
+    finds_files = bool(names & _FILES) or any(text.endswith(".py") for text in short)
+    modules = [text for text in short if _MODULE.fullmatch(text) and "." in text]
+    if is_run:  # also inside a command, or in a text of code
+        words = (each[0] for text in texts for each in _MODULE.finditer(_FROM.sub(r"\1.", text)))
+        modules = list(dict.fromkeys([*modules, *words]))
     return Reads(
         bool(names & _DOCUMENTATION),
         bool(names & _FILES),
-        tuple(text for text in texts if finds_files and _PATH.fullmatch(text)),
+        tuple(text for text in short if finds_files and _PATH.fullmatch(text)),
         bool(names & _FILES) and is_joined,
+        bool(names & _FILES) and any(map(_uses_own_file, statements)),
         tuple(modules),
         tuple(environment),
     )
+
+
+def _uses_own_file(statement: ast.stmt) -> bool:
+    nodes = nodes_of(statement)
+    in_folder = {id(name) for node in nodes if _names_folder(node) for name in nodes_of(node)}
+    return any(isinstance(node, ast.Name) and node.id == "__file__" and id(node) not in in_folder for node in nodes)
+
+
+def _names_folder(node: ast.AST) -> bool:
+    match node:
+        case (
+            ast.Attribute(attr="parent" | "parents" | "with_name" | "with_suffix")
+            | ast.Call(func=ast.Attribute(attr="dirname") | ast.Name(id="dirname"))
+        ):
+            return True
+    return False
 
 
 def _imported_names(dotted_names: Iterable[str]) -> Iterator[str]:

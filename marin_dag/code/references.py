@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import enum
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from marin_dag.code.syntax import (
 )
 
 _ENGINE = "marin_dag"
+_WORD = re.compile(r"\w+")
 _MARKERS = (".Runtime", ".StopAt", ".Added")
 
 _LITERAL = frozenset({"typing.Literal", "typing_extensions.Literal"})
@@ -33,9 +35,16 @@ _OPAQUE_CALLS = frozenset(
         "importlib.metadata.entry_points",
         "cloudpickle.load",
         "cloudpickle.loads",
+        "inspect.findsource",
         "inspect.getcomments",
+        "inspect.getframeinfo",
+        "inspect.getmodule",
         "inspect.getsource",
         "inspect.getsourcelines",
+        "inspect.stack",
+        "inspect.trace",
+        "linecache.getline",
+        "linecache.getlines",
         "pickle.load",
         "pickle.loads",
         "pkgutil.iter_modules",
@@ -43,21 +52,37 @@ _OPAQUE_CALLS = frozenset(
         "pkgutil.walk_packages",
         "runpy.run_module",
         "runpy.run_path",
+        "typing.get_overloads",
+        "typing_extensions.get_overloads",
     }
 )
 _OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
 _OPAQUE_VALUES = {"pydantic.ImportString": "an object by name", "sys.modules": "modules by name"}
 _OPAQUE_ATTRIBUTES = {
     "__subclasses__": "classes that may be defined anywhere",
+    **dict.fromkeys(("__globals__", "f_globals"), "names of a module by value"),
     **dict.fromkeys(("co_firstlineno", "co_lines", "f_lineno", "lineno", "tb_lineno"), "line numbers of code"),
 }
+
+
+NAMESPACES = ("__dict__", "__annotations__")
+"""Attributes of a module that hold names in the order of its statements."""
+_READERS_OF_MODULES = frozenset({"getattr", "inspect.get_annotations", "typing.get_type_hints", "vars"})
+"""Functions that return such an attribute."""
+_MAKERS_OF_TYPES = frozenset(
+    {
+        *("pydantic.TypeAdapter", "pydantic.create_model", "dataclasses.make_dataclass", "typing.ForwardRef"),
+        *("typing.NamedTuple", "typing.TypedDict"),
+    }
+)
+"""Functions that evaluate the types that texts among their arguments spell."""
 
 
 _FOLLOWED = frozenset(
     {
         *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
         *(ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp),
-        *(ast.AnnAssign, ast.Attribute, ast.Name, ast.Call),
+        *(ast.AnnAssign, ast.Attribute, ast.Name, ast.Call, ast.Subscript),
     }
 )
 """Kinds of nodes that mean more than their children."""
@@ -197,6 +222,11 @@ class Scanner:
             case ast.Call():
                 self._note_opaque_call(node)
                 self._children(node, aspect)
+                if not _MAKERS_OF_TYPES.isdisjoint(self._full_names(*dotted(node.func))):
+                    self._quoted_types([*node.args, *(keyword.value for keyword in node.keywords)])
+            case ast.Subscript(slice=inner):
+                self._children(node, aspect)
+                self._quoted_types([inner])
 
     def _children(self, node: ast.AST, aspect: Aspect) -> None:
         for child in children(node):
@@ -242,6 +272,13 @@ class Scanner:
                 self._annotation(quoted, aspect)
             case _:
                 self._visit(node, aspect)
+
+    def _quoted_types(self, expressions: list[ast.expr]) -> None:
+        """Follow texts that spell a type of the module, as in `list["Row"]` outside annotations."""
+        nodes = [node for expression in expressions for node in ast.walk(expression)]
+        for text in (node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            if not self.module.definitions.keys().isdisjoint(_WORD.findall(str(text.value))):
+                self._annotation(text)
 
     def _is_function(self, node: ast.expr) -> bool:
         if not isinstance(node, ast.Name) or node.id in self.module.imports:
@@ -312,8 +349,6 @@ class Scanner:
             if targets or base in (*_OPAQUE_NAMES, *_OPAQUE_VALUES):
                 self.opaque.extend(what for name in self._full_names(base, chain) for what in _opaque_in(name))
             self.references.extend(Reference(target, chain, aspect) for target in targets)
-            if chain[-1:] == ("__dict__",) and self._is_module(base, chain[:-1]):
-                self.opaque.append(f"{ast.unparse(node)}: names of a module by value")
         if chain and chain[-1] in _OPAQUE_ATTRIBUTES:
             self.opaque.append(f"{ast.unparse(node)}: {_OPAQUE_ATTRIBUTES[chain[-1]]}")
 
@@ -326,10 +361,6 @@ class Scanner:
 
     def dotted_meanings(self, name: str) -> list[str]:
         return [str(target).replace(":", ".") for target in self.module.imports.get(name, ())]
-
-    def _is_module(self, base: str | None, chain: tuple[str, ...]) -> bool:
-        targets = [] if base is None or chain else self.targets(base)
-        return any(target.attribute is None for target in targets)
 
     def _full_names(self, base: str | None, chain: tuple[str, ...]) -> list[str]:
         """Return the dotted names with imports resolved; a builtin stays as it is, a local variable has none."""
@@ -344,8 +375,11 @@ class Scanner:
         names = [] if base is None else self._full_names(base, chain)
         if any(name in _OPAQUE_CALLS for name in names):
             self.opaque.append(ast.unparse(call))
-        if names == ["vars"] and any(self._is_module(*dotted(argument)) for argument in call.args):
-            self.opaque.append(f"{ast.unparse(call)}: names of a module by value")
+        is_attribute = "getattr" in names and ast.unparse(call.args[-1]).strip("'") not in NAMESPACES
+        if not is_attribute and not _READERS_OF_MODULES.isdisjoint(names):
+            for owner, path in (dotted(argument) for argument in call.args):
+                targets = [] if owner is None else self.targets(owner)
+                self.references += [Reference(each, (*path, NAMESPACES[0]), Aspect.FULL) for each in targets]
         if "importlib.import_module" in names:
             name = self._imported_by(call)
             if name is None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.references import Aspect, Reference
+from marin_dag.code.references import NAMESPACES, Aspect, Reference
 from marin_dag.code.summary import Definition, Summary
 from marin_dag.code.summary_cache import SummaryCache
-from marin_dag.code.syntax import Module, Target, parse_module
+from marin_dag.code.syntax import SCRIPT, Module, Target, parse_module
 from marin_dag.errors import UserError
 
 ENGINE = "marin_dag"
@@ -138,6 +138,10 @@ class Sources:
             yield from self._whole(name, module, aspect, missing, visited)
             return
         head, rest = chain[0], chain[1:]
+        if head in NAMESPACES:
+            missing.append(f"{name}.{head}: names of a module by value")
+            yield from self._whole(name, module, aspect, missing, visited)
+            return
         if not is_certain and module is not None and "__all__" in module.definitions:
             yield Place(name, "__all__", Aspect.FULL)  # says whether a star brings the name
         if module is not None and head in module.definitions:
@@ -170,6 +174,8 @@ class Sources:
         if module is None:
             return
         for attribute in dict.fromkeys([*module.definitions, *module.imports]):
+            if attribute == SCRIPT:
+                continue
             yield from self._places(Reference(Target(name, attribute), (), aspect), missing, visited)
         for star in module.star_imports:
             yield from self._places(Reference(Target(star, None), (), aspect), missing, visited)

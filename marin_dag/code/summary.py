@@ -4,11 +4,11 @@ import ast
 import builtins
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, plain_names, statement_of
+from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, is_filled, plain_names, statement_of
 from marin_dag.code.messages import Hears, Messages, hears_of, messages_of
 from marin_dag.code.normal_form import documentation_of, dump
 from marin_dag.code.reads import NOTHING, Reads, reads_of
@@ -61,7 +61,7 @@ class Definition(NamedTuple):
     bases: tuple[Reference, ...]
     """Bases of the classes among the statements that bind the name."""
     has_hook: bool
-    """Whether one of these classes runs code when a subclass is made."""
+    """Whether one of these classes runs code when it gets a subclass or a type argument, or a value grows when read."""
     is_class: bool
     is_callable: bool
     """Whether each of these statements is a class, or a class or function."""
@@ -81,8 +81,6 @@ class Executed(NamedTuple):
     statement: Statement
     scanned: Scanned | None
     """The code of the statement and all it reaches; None if the statement is the definition of one name."""
-    bases: tuple[Reference, ...]
-    """Bases of the classes that it makes."""
 
 
 class Summary(NamedTuple):
@@ -128,7 +126,7 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
         _by_aspect(module, name, statements),
         None if alias is None else tuple(alias),
         _bases(module, classes),
-        any(map(_has_hook, classes)),
+        any(map(_has_hook, classes)) or any(is_filled(module, getattr(each, "value", None)) for each in statements),
         len(classes) == len(statements),
         all(isinstance(statement, kinds) for statement in statements),
         bool(classes) and len(classes) == len(statements) and all(map(_only_keeps, classes)),
@@ -151,13 +149,14 @@ def _by_aspect(module: Module, name: str, statements: list[ast.stmt]) -> tuple[S
 
 
 def _bases(module: Module, classes: list[ast.ClassDef]) -> tuple[Reference, ...]:
-    found = [each for made in classes for base in made.bases for each in named(module, base)]
+    bases = [base.value if isinstance(base, ast.Subscript) else base for made in classes for base in made.bases]
+    found = [each for base in bases for each in named(module, base)]
     return tuple(Reference(target, chain, Aspect.FULL) for target, chain in found)
 
 
 def _has_hook(made: ast.ClassDef) -> bool:
     return any(keyword.arg == "metaclass" for keyword in made.keywords) or any(
-        getattr(item, "name", "") == "__init_subclass__" for item in made.body
+        getattr(item, "name", "") in ("__init_subclass__", "__class_getitem__") for item in made.body
     )
 
 
@@ -195,8 +194,7 @@ def _keeps_argument(statement: ast.stmt) -> bool:
 
 def _executed(module: Module, statement: ast.stmt) -> Executed:
     found = statement_of(module, statement)
-    classes = [each for each in nodes_of(statement) if isinstance(each, ast.ClassDef)]
-    return Executed(found, _scanned(module, statement, found), _bases(module, classes))
+    return Executed(found, _scanned(module, statement, found))
 
 
 def _scanned(module: Module, statement: ast.stmt, found: Statement) -> Scanned | None:
@@ -249,7 +247,7 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
         ),
         _hash_of_texts(variables),
         hears_of(prepared, meaning),
-        (),
+        tuple(f"{module.name}.{name}: {what}" for each in prepared for what in _line_numbers(each)),
     )
     is_alias = alias_of(module, name) is not None  # what an alias stands for depends on what is asked of it
     return [common if is_alias else _followed(common, scanner, name, prepared) for scanner in scanners]
@@ -261,8 +259,14 @@ def _followed(common: Scanned, scanner: Scanner, name: str, prepared: list[ast.s
     return common._replace(
         references=tuple(dict.fromkeys(scanner.references)),
         loads=tuple(dict.fromkeys(scanner.loads)),
-        opaque=tuple(f"{scanner.module.name}.{name}: {what}" for what in scanner.opaque),
+        opaque=(*common.opaque, *(f"{scanner.module.name}.{name}: {what}" for what in scanner.opaque)),
     )
+
+
+def _line_numbers(statement: ast.stmt) -> Iterator[str]:
+    """Yield the texts that make a log show line numbers."""
+    texts = (node.value for node in nodes_of(statement) if type(node) is ast.Constant and type(node.value) is str)
+    yield from (f"{text!r}: line numbers of code" for text in texts if "%(lineno)" in text or "{lineno" in text)
 
 
 def _has_annotation(statement: ast.stmt) -> bool:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+SCRIPT = "__main__"
+"""Name by which `if __name__ == "__main__"` is a function of its module."""
+
 
 class Target(NamedTuple):
     """Module or attribute that an import binds a name to."""
@@ -78,6 +81,8 @@ def _add(module: Module, statement: ast.stmt) -> None:
             for inner in statement.orelse:
                 _add(module, inner)
         case ast.If() if _is_main_guard(statement.test):
+            script = ast.parse(f"def {SCRIPT}(): ...").body[0]  # imports inside it are those of a function
+            module.definitions[SCRIPT] = [replaced(script, body=statement.body)]
             for inner in statement.orelse:
                 _add(module, inner)
         case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():

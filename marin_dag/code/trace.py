@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from marin_dag.code.import_time import INSTANCE, LOUD, QUIET, Called, Effects, written
+from marin_dag.code.import_time import BASE, INSTANCE, ITEM, LOUD, QUIET, Called, Effects, written
 from marin_dag.code.pure import READERS, STATEFUL, is_pure, is_pure_builtin
 from marin_dag.code.references import Aspect, Reference
 from marin_dag.code.sources import Place, Sources
@@ -59,7 +59,7 @@ class Traces:
         return self._readers[name]
 
     def _trace(self, module: Summary) -> Trace | None:
-        is_quiet = [self._is_quiet(each) for each in module.executed]
+        is_quiet = [self._are_quiet(each.statement.effects) for each in module.executed]
         if all(is_quiet) and not module.rebound and not any(each.statement.changes for each in module.executed):
             return None
         every = list(zip(module.executed, is_quiet, strict=True))
@@ -107,11 +107,6 @@ class Traces:
             self._found[called] = [each for each in found if each.alias is None]
         return self._found[called]
 
-    def _is_quiet(self, executed: Executed) -> bool:
-        bases = [found for base in executed.bases for found in self._definitions((base.target, base.chain))]
-        is_registered = any(each.has_hook for each in self._with_bases(bases))
-        return not is_registered and self._are_quiet(executed.statement.effects)
-
     def _are_quiet(self, effects: Effects) -> bool:
         """Return whether nothing that is called, or asked, directly or by what is called, has an effect."""
         if effects == QUIET:  # most of them
@@ -147,6 +142,10 @@ class Traces:
     def _answers_of(self, asked: Called) -> list[Effects]:
         """Return the effects of operators, indices, attributes and iteration on the object of a name."""
         target, chain = asked
+        if chain[-1:] in ((BASE,), (ITEM,)):
+            found = self._definitions((target, chain[:-1]))
+            is_hidden = chain[-1] == BASE and not all(each.is_class for each in found)
+            return [LOUD] if is_hidden or any(each.has_hook for each in self._with_bases(found)) else []
         if not self._sources.is_first_party(target.module) or self._is_own_module(target):
             return []
         if chain[-1:] == (INSTANCE,):  # of a class, or of one that a function calls
@@ -154,6 +153,8 @@ class Traces:
             classes = [each for each in (*found, *self._called_by(found)) if each.is_class]
             return [each.answers for each in self._with_bases(classes)]
         values = [each for each in self._definitions(asked) if each.has_hook or not (each.is_callable or each.is_plain)]
+        if any(each.has_hook and not each.is_callable for each in values):
+            return [LOUD]
         return [each.answers if each.is_class else LOUD for each in self._with_bases(self._called_by(values))]
 
     def _called_by(self, definitions: Iterable[Definition]) -> list[Definition]:

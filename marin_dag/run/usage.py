@@ -38,6 +38,7 @@ MEMORY = "/dev/shm/"
 """A file system in memory, where recipes and data may lie; no device, unlike the rest of /dev/."""
 OF_THE_MACHINE = re.compile(r"CACHE|^AWS_|^GOOGLE_|^OMP_NUM_THREADS$|^(?:HOME|PATH|PYTHONPATH|TMPDIR)$")
 """Variables of the machine: folders, cloud accounts, number of threads."""
+PYTHON, SHELL = re.compile(r"python[\d.]*"), re.compile(r"(?:ba|da|z)?sh")
 UNCOVERED_FIX = "Make it an input or a field of the config, or import it by name."
 
 
@@ -99,7 +100,7 @@ class Usage:
         read = {_source_of(path) for path in list(self.read) if not _lies_in(path, self._own)}
         files = {path for path in read if self._was_there(path)} | self._of_shards
         files = {path for path in files if not _lies_in(path, self._own)}
-        programs = sorted(each for each in list(self.programs) if each and Path(each[0]).name.startswith("python"))
+        programs = sorted(each for each in list(self.programs) if each)
         return Used(files=sorted(files), programs=programs, variables=sorted(self.variables - _set_here))
 
     def uncovered(self, function: Any, values: tuple[object, ...]) -> tuple[str, ...]:
@@ -197,9 +198,17 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if event == "open" and (path := path_read(arguments)) is not None and not _is_traceback():
         usage.read.add(path)
-    elif event == "subprocess.Popen":
-        words = arguments[1].split() if isinstance(arguments[1], str) else arguments[1]
-        usage.programs.add(tuple(map(str, words)))
+    elif event in ("os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"):
+        usage.programs.add(_python_of(arguments[0] if event == "os.system" else arguments[1]))
+
+
+def _python_of(command: Any) -> tuple[str, ...]:
+    """Return the words of a command from its Python on, also inside the command of a shell; () for other programs."""
+    words = [os.fsdecode(each) for each in ([command] if isinstance(command, str | bytes) else command)]
+    if len(words) == 1 or SHELL.fullmatch(Path(words[0]).name):
+        words = words[-1].split()
+    numbers = [number for number, word in enumerate(words) if PYTHON.fullmatch(Path(word).name)]
+    return tuple(words[numbers[0] :]) if numbers else ()
 
 
 def _is_traceback() -> bool:

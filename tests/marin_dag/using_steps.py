@@ -65,6 +65,15 @@ def _program(path: str) -> int:
     return len(subprocess.run([sys.executable, _folder(path) / MODULE], capture_output=True, check=True).stdout)
 
 
+def _program_of_a_shell(path: str) -> int:
+    return os.system(f"cd / && {sys.executable} {_folder(path) / MODULE} > {os.devnull}")
+
+
+def _spawned_program(path: str) -> int:
+    words = [sys.executable, str(_folder(path) / MODULE)]
+    return os.waitpid(os.posix_spawn(words[0], words, dict(os.environ)), 0)[1]
+
+
 def _extended_variable(path: str) -> int:
     os.environ["FLAGS_OF_USING_STEPS"] = os.environ.get("FLAGS_OF_USING_STEPS", "") or "--more"
     return 0
@@ -90,6 +99,8 @@ UNCOVERED: dict[str, Callable[[str], int]] = {
     "thread": _in_a_thread,
     "module": _imported,
     "program": _program,
+    "program of a shell": _program_of_a_shell,
+    "program by posix_spawn": _spawned_program,
     "variable": lambda path: int(os.environ.get("SOME_SETTING", "0")),
     "variable after a list of all": lambda path: len(list(os.environ)) * 0 + int(os.environ.get("SOME_SETTING", "0")),
     "variable by getenv": lambda path: int(os.getenv("SOME_SETTING") or "0"),

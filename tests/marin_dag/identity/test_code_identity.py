@@ -223,8 +223,8 @@ def test_a_main_guard_does_not_count(project: Project) -> None:
         ("import inspect\n    return inspect.getsource(x)", "inspect.getsource(x)"),
         ("import pkgutil\n    return pkgutil.resolve_name(name)(x)", "pkgutil.resolve_name(name)"),
         ("from pydantic import ImportString, TypeAdapter\n    return TypeAdapter(ImportString)", "an object by name"),
-        ("import runtime.text as all\n    return all.__dict__[name](x)", "all.__dict__: names of a module by value"),
-        ("import runtime.text as all\n    return vars(all)[name](x)", "vars(all): names of a module by value"),
+        ("import runtime.text as all\n    return all.__dict__[name](x)", "runtime.text.__dict__: names"),
+        ("import runtime.text as all\n    return vars(all)[name](x)", "runtime.text.__dict__: names"),
         ("from runtime import gone\n    return gone.f(x)", "runtime.gone: not found in the source"),
     ],
 )
