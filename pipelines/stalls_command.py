@@ -72,7 +72,10 @@ def alarms_in(events: Sequence[Mapping[str, Any]]) -> Iterator[AlarmsOfStep]:
         if event["event"] == "alarm":
             alarms.setdefault(event["step"], {})[event["monitor"]] = event
     for step, by_monitor in sorted(alarms.items()):
-        parts = [f"{name} {each['figure']:.4g} (limit {each['limit']:.4g})" for name, each in by_monitor.items()]
+        parts = [
+            f"{name} {float(each['figure']):.4g} (limit {float(each['limit']):.4g})"
+            for name, each in by_monitor.items()
+        ]
         rows = [event for event in by_monitor.values() if "row" in event]
         row = "".join(f"; row {event['row']} ({event['source']}) stood out" for event in rows[:1])
         # A spike that raised no alarm itself may have come shortly before one that did.
