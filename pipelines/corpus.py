@@ -28,9 +28,7 @@ class Corpus:
     weights: Callable[[Weights], Weights]
     """Maps the recipe's weights to the keys of these sources."""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Labels in reports by key of the source, where they differ."""
-    is_own: bool = False
-    """Whether the corpus is a user's."""
+    """Labels in reports by key of the source, where they differ: those of a user's corpus."""
 
     def mixture(self, weights: Weights, *later: tuple[int, Weights]) -> dict[str, Any]:
         """Return the fields of a phase that say what it reads; `later` are changes, each from its absolute step.
@@ -50,7 +48,7 @@ def laptop_corpus(scale: Scale) -> Corpus:
 
 def corpus_of(folder: str, scale: Scale) -> Corpus:
     """Return a user's JSON lines, each file a source whose name gives its role."""
-    return dataclasses.replace(_corpus(corpus_sources(folder), scale), is_own=True)
+    return _corpus(corpus_sources(folder), scale)
 
 
 def eight_b_corpus(scale: Scale) -> Corpus:

@@ -101,7 +101,7 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
 def _report(scale: Scale, corpus: Corpus, results: Sequence[Step]) -> Step:
     """Return the report on all results; it names the corpus where it is not the recipe's."""
     title, text, mapping = f"Tootsie ({scale.name})", "", ""
-    if corpus.is_own:
+    if corpus.labels:
         names = sorted(corpus.labels.get(key, key) for key in corpus.documents)
         title = f"Tootsie on an own corpus ({scale.name})"
         text = f", over sources of its own ({', '.join(names)})"

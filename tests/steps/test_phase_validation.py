@@ -147,22 +147,6 @@ def test_a_growing_source_is_measured_by_a_later_attempt(tmp_path, cache, caplog
     check_message(caplog.messages[0])
 
 
-def test_a_source_with_few_held_out_tokens_is_logged(tmp_path, cache, caplog):
-    larger = cache.result.model_copy(update={"num_validation_tokens": 2**20})
-    code = Input(name="tokenize/code", digest="c" * 64, path=cache.path, result=larger)
-    context = FolderContext("a phase", str(tmp_path), str(tmp_path))
-    mesh, phase = mesh_of_cores(1), validated(cache, validation_tokens_per_source=2**20)
-    phase = phase.model_copy(update={"caches": {"code": code, "web": cache}})
-    with EventLog(str(tmp_path / "events.jsonl")) as events, caplog.at_level(logging.INFO):
-        validation_of(phase, context, mesh, events, Observer())
-    (message,) = [record.getMessage() for record in caplog.records if "web 22" in record.getMessage()]
-    check_message(message)
-    caplog.clear()
-    with EventLog(str(tmp_path / "others.jsonl")) as events, caplog.at_level(logging.INFO):
-        validation_of(phase.model_copy(update={"validation_tokens_per_source": 22}), context, mesh, events, Observer())
-    assert "web 22" not in caplog.text
-
-
 def test_text_without_a_finite_figure_stops_the_run(tmp_path, cache, monkeypatch):
     score, calls = HeldOut.scores, []
 
