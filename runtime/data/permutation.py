@@ -18,6 +18,7 @@ ROUNDS = 16
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
+Words = UInt64[np.ndarray, "n"]
 
 
 def key_of(*parts: int | str) -> int:
@@ -50,9 +51,7 @@ def permuted(
     return values.astype(np.int64)
 
 
-def _feistel(
-    values: UInt64[np.ndarray, "n"], bits: UInt64[np.ndarray, "n"], keys: UInt64[np.ndarray, "n"]
-) -> UInt64[np.ndarray, "n"]:
+def _feistel(values: Words, bits: Words, keys: Words) -> Words:
     low_bits = bits >> np.uint64(1)
     high_mask = (np.uint64(1) << (bits - low_bits)) - np.uint64(1)
     low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
