@@ -56,10 +56,13 @@ def _feistel(values: Words, bits: Words, keys: Words) -> Words:
     high_mask = (np.uint64(1) << (bits - low_bits)) - np.uint64(1)
     low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
     high, low = values >> low_bits, values & low_mask
-    for number in range(ROUNDS):
-        half, mask = (high, low_mask) if number % 2 else (low, high_mask)
-        # Two passes: after one, keys that differ in few bits would give related rounds.
-        rounded = mix(mix(half + np.uint64(number * GOLDEN & WORD)) ^ keys) & mask
+    for number in range(0, ROUNDS, 2):
         # A function of one half changes the other, so each round undoes itself: a bijection.
-        high, low = (high, low ^ rounded) if number % 2 else (high ^ rounded, low)
+        high = high ^ (_round(low, keys, number) & high_mask)
+        low = low ^ (_round(high, keys, number + 1) & low_mask)
     return (high << low_bits) | low
+
+
+def _round(half: Words, keys: Words, number: int) -> Words:
+    # Two passes: after one, keys that differ in few bits would give related rounds.
+    return mix(mix(half + np.uint64(number * GOLDEN & WORD)) ^ keys)

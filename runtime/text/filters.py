@@ -103,8 +103,8 @@ def c4_lines(text: str, rule: C4Lines) -> str:
         num_words = unspaced.num_words(line) if is_unspaced else len(line.split())
         if num_words < rule.min_words:
             continue
-        ends_clause = ord(line[-1:] or " ") in unspaced.SPACE_ENDS_CLAUSE
-        if marks and not ends_clause and (not line.endswith(marks) or line.endswith("...")):
+        is_open = not line.endswith(marks) or line.endswith("...")
+        if marks and is_open and ord(line[-1:] or " ") not in unspaced.SPACE_ENDS_CLAUSE:
             continue
         lower = line.lower()
         if not any(text in lower for text in rule.forbidden):
