@@ -29,8 +29,7 @@ def sample_documents(
 
     Workers write the samples of all shards before the first document is yielded.
     """
-    from runtime.text.documents import read_documents
-    from runtime.text.sampling import key_limit, last_key, sample_key
+    from runtime.text.documents import key_limit, last_key, read_documents, sample_key
 
     limits = {
         name: key_limit(
@@ -58,8 +57,7 @@ def sample_documents(
 
 
 def _sample_shard(num_bytes: int, item: tuple[str, str, int], path: str) -> SampledShard:
-    from runtime.text.documents import read_documents, write_documents
-    from runtime.text.sampling import sample_key, sampled, size_of
+    from runtime.text.documents import read_documents, sample_key, sampled, size_of, write_documents
 
     _, shard, below = item
     documents = sampled(read_documents([shard]), below=below, num_bytes=num_bytes)

@@ -22,7 +22,7 @@ import numpy as np
 import tensorstore as ts
 from jaxtyping import Int32, Int64, Integer
 
-from runtime.data.flat_array import DamagedArrayError, FlatArray, key_value_store, read_context
+from runtime.data.flat_array import DamagedArrayError, Elements, FlatArray, Numbers, key_value_store, read_context
 from runtime.data.local_arrays import LocalArrays
 
 MANIFEST = "cache.json"
@@ -139,9 +139,7 @@ class TokenCache:
         """Return a window of `length` tokens from each of `starts`, as uint16 or uint32."""
         return self.read_spans(starts, np.full(len(starts), length, np.int64)).reshape(len(starts), length)
 
-    def read_spans(
-        self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
-    ) -> Integer[np.ndarray, "sum_of_lengths"]:
+    def read_spans(self, starts: Numbers, lengths: Numbers) -> Elements:
         """Return the tokens of each span, one span after the other, checked against their checksums."""
         if np.any(lengths < 0) or np.any(starts < 0) or np.any(starts + lengths > self.num_tokens):
             raise IndexError(
@@ -166,9 +164,7 @@ class TokenCache:
         """Raise CacheError: only a cache that is being built grows (growing_cache.py)."""
         raise CacheError(f"{self.path}: the cache is finished and has no more blocks.")
 
-    def _read_remote(
-        self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
-    ) -> Integer[np.ndarray, "sum_of_lengths"]:
+    def _read_remote(self, starts: Numbers, lengths: Numbers) -> Elements:
         tokens = np.empty(int(lengths.sum()), self.format.dtype)
         pending = []
         filled = 0

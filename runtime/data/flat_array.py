@@ -11,6 +11,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import tensorstore as ts
+from jaxtyping import Int64, Integer
 
 from runtime.data.read_failure import read_failure
 
@@ -18,6 +19,12 @@ FILE_LENGTH = 1 << 24
 """Elements of a file, which is one object of the store."""
 CHUNK_LENGTH = 1 << 14
 """Elements that a checksum covers, and the least that a read fetches."""
+
+
+Numbers = Int64[np.ndarray, "n"]
+"""Where spans start, or how long they are."""
+Elements = Integer[np.ndarray, "sum_of_lengths"]
+"""The elements of spans, one span after the other."""
 
 
 class DamagedArrayError(ValueError):

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int64, Integer
 
 from runtime.data.cache import CHUNK_CACHE_IN_BYTES, CacheError, TokenCache
-from runtime.data.flat_array import read_context
+from runtime.data.flat_array import Elements, Numbers, read_context
 from runtime.data.prefetch import during, sleep
 
 POLL_SECONDS = 5.0
@@ -96,9 +95,7 @@ class GrowingCache:
                     )
                 sleep(POLL_SECONDS)
 
-    def read_spans(
-        self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
-    ) -> Integer[np.ndarray, "sum_of_lengths"]:
+    def read_spans(self, starts: Numbers, lengths: Numbers) -> Elements:
         """Return the tokens of each span, one span after the other; none crosses the end of its block."""
         ends = np.array(self.block_ends, np.int64)
         blocks = np.searchsorted(ends, starts, side="right")

@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
-from jaxtyping import Int64, Integer
+from jaxtyping import Int64
 
 from runtime.data import flat_array
-from runtime.data.flat_array import DamagedArrayError
+from runtime.data.flat_array import DamagedArrayError, Elements, Numbers
 from runtime.data.read_failure import LOST, MAX_MAP_COUNT, with_fix
 
 CHECKSUM_BYTES = 4
@@ -73,9 +73,7 @@ class LocalArrays:
         # Of each checked chunk, one more than its offset; untouched zeros take no memory.
         self._checked = np.zeros(int(self._first_chunk[-1]), np.int64)
 
-    def read_spans(
-        self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
-    ) -> Integer[np.ndarray, "sum_of_lengths"]:
+    def read_spans(self, starts: Numbers, lengths: Numbers) -> Elements:
         """Return the elements of each span, one span after the other."""
         out = np.empty(int(lengths.sum()), self._dtype)
         if not len(out):
@@ -107,7 +105,7 @@ class LocalArrays:
             target[place:until] = views[file][begin:end]
         return out
 
-    def _chunk_of(self, positions: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
+    def _chunk_of(self, positions: Numbers) -> Numbers:
         arrays = np.searchsorted(self._starts, positions, side="right") - 1
         return self._first_chunk[arrays] + (positions - self._starts[arrays]) // self._chunk_length
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
 from runtime.data.cache import TokenFormat
+from runtime.data.flat_array import Elements, Numbers
 from runtime.data.permutation import key_of, permuted
 from runtime.data.prefetch import during
 from runtime.text.hashing import mix
@@ -39,9 +40,7 @@ class TokenSource(Protocol):
         """Wait for more blocks, or for `is_whole`."""
         ...
 
-    def read_spans(
-        self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
-    ) -> Integer[np.ndarray, "sum_of_lengths"]:
+    def read_spans(self, starts: Numbers, lengths: Numbers) -> Elements:
         """Return the tokens of each span, one span after the other; none crosses the end of its block."""
         ...
 

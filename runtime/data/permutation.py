@@ -18,6 +18,7 @@ ROUNDS = 16
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
+Words = UInt64[np.ndarray, "n"]
 
 
 def key_of(*parts: int | str) -> int:
@@ -50,17 +51,18 @@ def permuted(
     return values.astype(np.int64)
 
 
-def _feistel(
-    values: UInt64[np.ndarray, "n"], bits: UInt64[np.ndarray, "n"], keys: UInt64[np.ndarray, "n"]
-) -> UInt64[np.ndarray, "n"]:
+def _feistel(values: Words, bits: Words, keys: Words) -> Words:
     low_bits = bits >> np.uint64(1)
     high_mask = (np.uint64(1) << (bits - low_bits)) - np.uint64(1)
     low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
     high, low = values >> low_bits, values & low_mask
-    for number in range(ROUNDS):
-        half, mask = (high, low_mask) if number % 2 else (low, high_mask)
-        # Two passes: after one, keys that differ in few bits would give related rounds.
-        rounded = mix(mix(half + np.uint64(number * GOLDEN & WORD)) ^ keys) & mask
+    for number in range(0, ROUNDS, 2):
         # A function of one half changes the other, so each round undoes itself: a bijection.
-        high, low = (high, low ^ rounded) if number % 2 else (high ^ rounded, low)
+        high = high ^ (_round(low, keys, number) & high_mask)
+        low = low ^ (_round(high, keys, number + 1) & low_mask)
     return (high << low_bits) | low
+
+
+def _round(half: Words, keys: Words, number: int) -> Words:
+    # Two passes: after one, keys that differ in few bits would give related rounds.
+    return mix(mix(half + np.uint64(number * GOLDEN & WORD)) ^ keys)

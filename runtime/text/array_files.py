@@ -58,12 +58,8 @@ def read_rows(path: str, rows: np.ndarray) -> np.ndarray:
     starts = [_HEADER_BYTES + int(part[0]) * size for part in parts]
     ends = [_HEADER_BYTES + (int(part[-1]) + 1) * size for part in parts]
     blocks = system.cat_ranges([name] * len(parts), starts, ends, on_error="raise")
-    return np.concatenate(
-        [
-            np.frombuffer(block, dtype).reshape(-1, width)[part - part[0]]
-            for part, block in zip(parts, blocks, strict=True)
-        ]
-    )
+    found = zip(parts, (np.frombuffer(block, dtype).reshape(-1, width) for block in blocks), strict=True)
+    return np.concatenate([block[part - part[0]] for part, block in found])
 
 
 def _header(path: str) -> tuple[tuple[int, int], np.dtype]:

@@ -117,9 +117,7 @@ class TextBatch:
 
     def segments(self, is_separator: Mask) -> Segments:
         """Return the runs of bytes between separators; `is_separator` has one entry a byte and holds for newlines."""
-        inside = ~is_separator
-        edges = np.diff(inside.astype(np.int8), prepend=np.int8(0), append=np.int8(0))
-        return self.spans(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1))
+        return self.spans(*runs_of(~is_separator))
 
     def spans(self, starts: np.ndarray, ends: np.ndarray) -> Segments:
         return Segments(starts, ends, hashes_of_pieces(self._sums, starts, ends), self.documents_at(starts))
@@ -255,6 +253,12 @@ def _has_neighbour(values: np.ndarray) -> np.ndarray:
     found[1:] |= same
     found[:-1] |= same
     return found
+
+
+def runs_of(flags: Mask) -> tuple[np.ndarray, np.ndarray]:
+    """Return where runs of set flags begin and end."""
+    edges = np.diff(flags.astype(np.int8), prepend=np.int8(0), append=np.int8(0))
+    return np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
 
 
 def begins_run(*columns: np.ndarray) -> np.ndarray:

@@ -56,10 +56,6 @@ class _Lookup(NamedTuple):
     table: np.ndarray
     """Whether a hash begins with these bits."""
 
-    def slots(self, hashes: np.ndarray) -> np.ndarray:
-        """Return the places in `table`."""
-        return _slots(hashes, len(self.table))
-
 
 class _Span(NamedTuple):
     """Words of a batch that are a run of a field."""
@@ -91,13 +87,11 @@ class ItemIndex:
         """Return hits by document, position and item; runs of one item that overlap or touch are one hit."""
         found = self._hits(dict(enumerate(texts)), texts)
         joined = {row: whole for row, text in enumerate(texts) if (whole := _put_together(text)) is not None}
-        further = self._hits(joined, texts)
+        further = self._hits(joined, texts) if joined else []
         return _longest(found, further) if further else found
 
     def _hits(self, searched: dict[int, str], texts: list[str]) -> list[Hit]:
         """Return the hits in texts by number that have the places of the originals, `texts`."""
-        if not searched:
-            return []
         batch, numbers = TextBatch(list(searched.values())), list(searched)
         words = batch.folded_words
         spans = self._merged(sorted(self._spans(words)), words.documents)
@@ -107,7 +101,7 @@ class ItemIndex:
         for length, hashes, first in growing_ngrams(words, self._lookups):
             lookup = self._lookups[length]
             # One bit rejects nearly all, so that few pay for the binary search.
-            passed = np.flatnonzero(lookup.table[lookup.slots(hashes)])
+            passed = np.flatnonzero(lookup.table[_slots(hashes, len(lookup.table))])
             slots = np.minimum(np.searchsorted(lookup.hashes, hashes[passed]), len(lookup.hashes) - 1)
             matched = lookup.hashes[slots] == hashes[passed]
             for begin, slot in zip(first[passed[matched]].tolist(), slots[matched].tolist(), strict=True):
@@ -168,15 +162,14 @@ def _ngrams_near(words: Segments, span: _Span, length: int) -> set[int]:
 
 def _put_together(text: str) -> str | None:
     """Return a text of the same places whose divided words are whole; None if it has none."""
-    joined, count = _HYPHEN_AND_NEWLINE.subn(lambda found: _nothing(len(found[0].encode())), text)
-    if _ZERO_WIDTH_SPACE in joined:
-        return joined.replace(_ZERO_WIDTH_SPACE, _NOTHING[1])
-    return joined if count else None
 
+    def nothing(found: re.Match[str]) -> str:
+        """Return characters of two bytes, and one of three if the number is odd, that are no part of a word."""
+        halves, odd = divmod(len(found[0].encode()), 2)
+        return _NOTHING[0] * (halves - odd) + _NOTHING[1] * odd
 
-def _nothing(num_bytes: int) -> str:
-    """Return characters of two bytes, and one of three if the number is odd, that are no part of a word."""
-    return _NOTHING[0] * (num_bytes // 2 - num_bytes % 2) + _NOTHING[1] * (num_bytes % 2)
+    joined = _HYPHEN_AND_NEWLINE.sub(nothing, text).replace(_ZERO_WIDTH_SPACE, _NOTHING[1])
+    return joined if joined != text else None
 
 
 def _longest(*several: list[Hit]) -> list[Hit]:

@@ -7,23 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runtime.text import unspaced
+from runtime.text import filter_rules, unspaced
 from runtime.text.batch import TextBatch
-from runtime.text.filter_rules import (
-    BadWords,
-    C4Document,
-    C4Lines,
-    CodeLayout,
-    FineWebQuality,
-    GopherQuality,
-    GopherRepetition,
-    Language,
-    Length,
-    QualityScore,
-    RepeatedPeriod,
-    Rule,
-    SingleCharacter,
-)
+from runtime.text.filter_rules import C4Lines, Rule
 from runtime.text.measures import SENTENCE_ENDS, Measures
 from runtime.text.quality import QualityModel
 
@@ -73,7 +59,13 @@ def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel 
         group = list(run)
         rows = [row for row, result in enumerate(results) if isinstance(result, str)]
         kept = [str(results[row]) for row in rows]
-        found = [_edited(text, group) for text in kept] if is_edit else rejections(kept, group, quality)
+        found: Sequence[str | Rejection | None]
+        if is_edit:
+            for edit in (rule for rule in group if isinstance(rule, C4Lines)):
+                kept = [c4_lines(text, edit) for text in kept]
+            found = [text if text.strip() else Rejection(NO_LINE, "0 lines, at least 1", 0) for text in kept]
+        else:
+            found = rejections(kept, group, quality)
         for row, result in zip(rows, found, strict=True):
             if result is not None:
                 results[row] = result if isinstance(result, str) else result._replace(rule=first + result.rule)
@@ -95,23 +87,9 @@ def measured(
         yield from ((place, finding) for finding in findings(rule, measures))
 
 
-def _edited(text: str, edits: Sequence[Rule]) -> str | Rejection:
-    for edit in edits:
-        assert isinstance(edit, C4Lines)
-        text = c4_lines(text, edit)
-    return text if text.strip() else Rejection(NO_LINE, "0 lines, at least 1", 0)
-
-
 def c4_lines(text: str, rule: C4Lines) -> str:
     """Return the lines that C4 keeps, without their citation marks; "" if it keeps none."""
-    return "\n".join(_kept(text, rule))
-
-
-def _ends_as_sentence(line: str, marks: tuple[str, ...]) -> bool:
-    return (line.endswith(marks) and not line.endswith("...")) or ord(line[-1:] or " ") in unspaced.SPACE_ENDS_CLAUSE
-
-
-def _kept(text: str, rule: C4Lines) -> Iterator[str]:
+    kept, marks = [], rule.terminal_punctuation
     has_unspaced = unspaced.is_unspaced(text)
     for raw in text.splitlines():
         is_unspaced = has_unspaced and not raw.isascii()
@@ -125,11 +103,13 @@ def _kept(text: str, rule: C4Lines) -> Iterator[str]:
         num_words = unspaced.num_words(line) if is_unspaced else len(line.split())
         if num_words < rule.min_words:
             continue
-        if rule.terminal_punctuation and not _ends_as_sentence(line, rule.terminal_punctuation):
+        is_open = not line.endswith(marks) or line.endswith("...")
+        if marks and is_open and ord(line[-1:] or " ") not in unspaced.SPACE_ENDS_CLAUSE:
             continue
         lower = line.lower()
         if not any(text in lower for text in rule.forbidden):
-            yield line
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def rejections(
@@ -158,28 +138,28 @@ def with_plain_blanks(text: str) -> str:
 
 def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
     match rule:
-        case Length():
+        case filter_rules.Length():
             yield at_least("too few words", measures.num_words, rule.min_words)
             if rule.max_words is not None:
                 yield at_most("too many words", measures.num_words, rule.max_words)
-        case GopherQuality():
+        case filter_rules.GopherQuality():
             yield from _gopher_quality(rule, measures)
-        case GopherRepetition():
+        case filter_rules.GopherRepetition():
             yield from _gopher_repetition(rule, measures)
-        case C4Document():
+        case filter_rules.C4Document():
             yield at_least("C4: too few sentences", measures.num_sentences, rule.min_sentences)
             for text in rule.forbidden:
                 yield at_most(f"C4: contains {text!r}", measures.occurrences_without_case(text), 0)
-        case BadWords():
+        case filter_rules.BadWords():
             yield at_most("C4: bad words", measures.words_among(rule.words), 0)
-        case Language():
+        case filter_rules.Language():
             reason = f"language: not {' or '.join(rule.languages)}"
             yield at_least(reason, measures.language_probability(rule.languages), rule.min_probability)
-        case QualityScore():
+        case filter_rules.QualityScore():
             if rule.min_score is None:
                 raise ValueError(f"{rule}: only the filter step finds the score of a fraction. Give min_score here.")
             yield at_least("quality classifier", measures.quality_scores, rule.min_score)
-        case FineWebQuality():
+        case filter_rules.FineWebQuality():
             yield at_least(
                 "FineWeb: lines with terminal punctuation",
                 measures.line_share(measures.line_ends_with(TERMINAL_PUNCTUATION)),
@@ -194,14 +174,14 @@ def findings(rule: Rule, measures: Measures) -> Iterator[Finding]:
             yield at_most("FineWeb: short lines", measures.line_share(short), rule.max_short_lines)
             if rule.max_newlines_per_word is not None:
                 yield at_most("FineWeb: newlines per word", measures.newlines_per_word, rule.max_newlines_per_word)
-        case RepeatedPeriod():
+        case filter_rules.RepeatedPeriod():
             repeats = measures.longest_repetition(rule.max_period, rule.max_repeats)
             yield at_most("one n-gram over and over", repeats, rule.max_repeats - 1)
             share = measures.periodic_share(rule.max_period_characters, rule.max_repeats, rule.max_periodic_share)
             yield at_most("a few characters over and over", share, rule.max_periodic_share)
-        case SingleCharacter():
+        case filter_rules.SingleCharacter():
             yield at_most("one character makes up the text", measures.top_character_share, rule.max_share)
-        case CodeLayout():
+        case filter_rules.CodeLayout():
             yield at_most("code: longest line", measures.longest_line, rule.max_line_characters)
             yield at_most("code: mean line", measures.mean_line, rule.max_mean_line_characters)
             yield at_least("code: letters and digits", measures.alphanumeric_share, rule.min_alphanumeric)
@@ -218,7 +198,7 @@ def at_most(reason: str, values: np.ndarray, limit: float) -> Finding:
     return Finding(reason, values, False, limit)
 
 
-def _gopher_quality(rule: GopherQuality, measures: Measures) -> Iterator[Finding]:
+def _gopher_quality(rule: filter_rules.GopherQuality, measures: Measures) -> Iterator[Finding]:
     yield at_least("Gopher: too few words", measures.num_words, rule.min_words)
     yield at_most("Gopher: too many words", measures.num_words, rule.max_words)
     yield at_least("Gopher: mean word length", measures.mean_word_length, rule.min_mean_word_length)
@@ -235,7 +215,7 @@ def _gopher_quality(rule: GopherQuality, measures: Measures) -> Iterator[Finding
     yield at_least("Gopher: stop words", measures.num_stop_words(rule.stop_words), rule.min_stop_words)
 
 
-def _gopher_repetition(rule: GopherRepetition, measures: Measures) -> Iterator[Finding]:
+def _gopher_repetition(rule: filter_rules.GopherRepetition, measures: Measures) -> Iterator[Finding]:
     lines, paragraphs = measures.batch.lines, measures.batch.paragraphs
     for name, segments, of_pieces, of_characters in (
         ("lines", lines, rule.max_duplicate_lines, rule.max_duplicate_line_characters),

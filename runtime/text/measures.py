@@ -4,7 +4,7 @@ import functools
 import importlib.metadata
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +23,17 @@ _MAY_END = byte_class(bytes({mark.encode()[-1] for mark in SENTENCE_ENDS + CLOSI
 GENERATED_MARKER_LINES = 5
 
 
-class Guess(NamedTuple):
-    language: str
-    """An ISO 639 code of the model."""
-    probability: float
+def _by_length(measure: Callable[["Measures", int], np.ndarray]) -> Callable[["Measures", int], np.ndarray]:
+    """Make a measure of runs of pieces one of n-grams of words: a letter of a script without spaces is such a piece."""
+
+    def by_words(measures: "Measures", length: int) -> np.ndarray:
+        found = np.zeros(measures.batch.num_documents)
+        for pieces in np.unique(measures.pieces_per_word):
+            chosen = measures.pieces_per_word == pieces
+            found[chosen] = measure(measures, int(np.ceil(length * pieces)))[chosen]
+        return found
+
+    return by_words
 
 
 class Measures:
@@ -159,14 +166,19 @@ class Measures:
         pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
         return np.array([pattern.search(document) is not None for document in self.batch.texts], np.int64)
 
-    @functools.cached_property
-    def _languages(self) -> list[Guess]:
-        return languages_of(self.batch.texts)
-
     def language_probability(self, languages: Sequence[str]) -> np.ndarray:
         """Return the probability of the most probable language, 0 if it is none of these."""
-        found = (guess.probability if guess.language in languages else 0.0 for guess in self._languages)
+        found = (probability if language in languages else 0.0 for language, probability in self._languages)
         return np.fromiter(found, np.float64, self.batch.num_documents)
+
+    @functools.cached_property
+    def _languages(self) -> list[tuple[str, float]]:
+        """The most probable language of each text, by fastText's model of 176, and its probability."""
+        # The model reads one line, and splits words at spaces only.
+        lines = [" ".join(text.split()) for text in self.batch.texts]
+        found = [_language_model().predict(line) if line else (("",), (0.0,)) for line in lines]
+        # Softmax of a quantized model gives a little more than 1.
+        return [(labels[0].removeprefix("__label__"), min(float(shares[0]), 1.0)) for labels, shares in found]
 
     @functools.cached_property
     def quality_scores(self) -> np.ndarray:
@@ -215,40 +227,28 @@ class Measures:
 
     def duplicates(self, segments: Segments) -> tuple[np.ndarray, np.ndarray]:
         """Return shares of a document's pieces, and of its characters, that repeat an earlier piece."""
-        later = self._later_occurrences(_within_documents(segments.hashes, segments.documents))
+        # Keys are equal only for equal hashes of one document.
+        keys = mix(segments.hashes ^ mix(segments.documents.astype(np.uint64) + np.uint64(1)))
+        grouped = repeated(keys)
+        later = grouped[1:][keys[grouped[1:]] == keys[grouped[:-1]]]
         characters = self.characters_between(segments.starts, segments.ends)
         pieces = np.bincount(segments.documents[later], minlength=self.batch.num_documents)
         covered = np.bincount(segments.documents[later], characters[later], minlength=self.batch.num_documents)
         return pieces / np.maximum(self.batch.sums(segments), 1), self.per_character(covered)
-
-    @staticmethod
-    def _later_occurrences(keys: np.ndarray) -> np.ndarray:
-        grouped = repeated(keys)
-        return grouped[1:][keys[grouped[1:]] == keys[grouped[:-1]]]
 
     @functools.cached_property
     def _repeats(self) -> NgramRepeats:
         return NgramRepeats(self.batch.words)
 
     @functools.cached_property
-    def _pieces_per_word(self) -> np.ndarray:
+    def pieces_per_word(self) -> np.ndarray:
         """How many of the batch's words make a word of each document, to the half; 1 for scripts with spaces."""
         pieces = self.batch.sums(self.batch.words) / np.maximum(self.num_words, 1)
         return np.maximum(np.round(2 * pieces) / 2, 1)
 
-    def _by_length(self, length: int, measure: Callable[[int], np.ndarray]) -> np.ndarray:
-        """Return a measure of n-grams of `length` words; a letter of a script without spaces is a part of a word."""
-        found = np.zeros(self.batch.num_documents)
-        for pieces in np.unique(self._pieces_per_word):
-            chosen = self._pieces_per_word == pieces
-            found[chosen] = measure(int(np.ceil(length * pieces)))[chosen]
-        return found
-
+    @_by_length
     def top_ngram_characters(self, length: int) -> np.ndarray:
         """Return the share of characters in all occurrences of the most frequent n-gram; of several the longest."""
-        return self._by_length(length, self._top_ngram_characters)
-
-    def _top_ngram_characters(self, length: int) -> np.ndarray:
         words, repeats = self.batch.words, self._repeats.of_length(length)
         begins = np.flatnonzero(repeats.begins)
         counts = np.diff(np.append(begins, len(repeats.first)))
@@ -258,11 +258,9 @@ class Measures:
         np.maximum.at(top, words.documents[word], counts << 32 | characters)
         return self.per_character((top >> 32) * (top & 0xFFFFFFFF))
 
+    @_by_length
     def duplicate_ngram_characters(self, length: int) -> np.ndarray:
         """Return the share of characters of words in n-grams that occurred before, each counted once."""
-        return self._by_length(length, self._duplicate_ngram_characters)
-
-    def _duplicate_ngram_characters(self, length: int) -> np.ndarray:
         words, later = self.batch.words, np.sort(self._repeats.of_length(length).later)
         # Of n-grams that overlap, each covers the words up to the next one.
         num_covered = np.minimum(np.diff(later, append=len(words) + length), length)
@@ -274,27 +272,6 @@ class Measures:
     def longest_repetition(self, max_period: int, at_least_repeats: int) -> np.ndarray:
         """Return how often an n-gram, n up to `max_period`, follows itself at most; 1 below the limit."""
         return longest_runs(self.batch.words, self.batch.num_documents, max_period, at_least_repeats)
-
-
-def _within_documents(hashes: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """Return keys that are equal only for equal hashes of one document."""
-    return mix(hashes ^ mix(documents.astype(np.uint64) + np.uint64(1)))
-
-
-def languages_of(texts: Sequence[str]) -> list[Guess]:
-    """Return the most probable language of each text by fastText's model of 176; ("", 0) for white space."""
-    model = _language_model()
-    return [_guess(model, text) for text in texts]
-
-
-def _guess(model: Any, text: str) -> Guess:
-    # The model reads one line, and splits words at spaces only.
-    line = " ".join(text.split())
-    if not line:
-        return Guess("", 0.0)
-    labels, probabilities = model.predict(line)
-    # Softmax of a quantized model gives a little more than 1.
-    return Guess(labels[0].removeprefix("__label__"), min(float(probabilities[0]), 1.0))
 
 
 @functools.cache

@@ -83,11 +83,7 @@ class QualityModel:
         weights = read_array(f"{folder}/{WEIGHTS_FILE}")
         with fsspec.open(f"{folder}/{DESCRIPTION_FILE}", "rb") as file:
             described = json.loads(file.read())
-        if described["scale"] != SCALE:
-            raise ValueError(
-                f"{folder}: made with scale {described['scale']}, this code has {SCALE}. Train the classifier again."
-            )
-        return cls(weights, described["intercept"], described["max_ngram_words"])
+        return cls(weights * (described["scale"] / SCALE), described["intercept"], described["max_ngram_words"])
 
 
 def score_of(log_odds: np.ndarray) -> np.ndarray:
@@ -129,7 +125,7 @@ class TrainingSet:
         parts = [Features(np.empty(0, np.uint32), np.empty(0, np.int64))]
         remaining = iter(texts)
         while group := list(itertools.islice(remaining, _TEXTS_AT_ONCE)):
-            keys += [_key(text) for text, _ in group]
+            keys += [int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") for text, _ in group]
             labels += [label for _, label in group]
             batch = TextBatch([text for text, _ in group])
             parts.append(features_of(batch, max_ngram_words=max_ngram_words, table_bits=table_bits))
@@ -180,7 +176,3 @@ class TrainingSet:
         pieces = [self._indices[start : start + length] for start, length in zip(starts, lengths, strict=True)]
         scales = SCALE / np.maximum(lengths, 1)
         return np.concatenate(pieces), np.repeat(np.arange(len(lengths)), lengths), scales, self.labels[begin:end]
-
-
-def _key(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

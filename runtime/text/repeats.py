@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runtime.text.batch import Segments, repeated
+from runtime.text.batch import Segments, repeated, runs_of
 from runtime.text.hashing import BASE, mix
 
 _WHITE_SPACE = bytes(code for code in range(128) if chr(code).isspace())
@@ -63,8 +63,7 @@ def longest_runs(words: Segments, num_documents: int, max_period: int, at_least_
             continue
         same = words.hashes[period:] == words.hashes[:-period]
         same &= words.documents[period:] == words.documents[:-period]
-        edges = np.diff(same.astype(np.int8), prepend=np.int8(0), append=np.int8(0))
-        starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+        starts, ends = runs_of(same)
         count = (ends - starts) // period + 1
         long = count >= at_least_repeats
         np.maximum.at(repeats, words.documents[starts[long]], count[long])
@@ -104,9 +103,8 @@ def periodic_share(characters: np.ndarray, max_period: int, min_repeats: int, at
     found = 0
     longest = min(max_period, len(characters) // min_repeats)
     for period in _possible_periods(characters, longest, min_repeats, most).tolist():
-        same = characters[period:] == characters[:-period]
-        edges = np.diff(same.astype(np.int8), prepend=np.int8(0), append=np.int8(0))
-        lengths = np.flatnonzero(edges == -1) - np.flatnonzero(edges == 1)
+        starts, ends = runs_of(characters[period:] == characters[:-period])
+        lengths = ends - starts
         lengths = lengths[lengths >= (min_repeats - 1) * period]
         found = max(found, min(int(lengths.sum()) + period * len(lengths), len(characters)))
     return found / len(characters) if found > most else 0.0

@@ -58,14 +58,10 @@ def write_signatures(folder: str, batches: Iterable[tuple[Sequence[str], Sequenc
     write_array(f"{folder}/minhash.npy", minhash)
     _write_keys(f"{folder}/{TEXT}.bin", words[:, 0], words[:, 1])
     for band, keys in enumerate(band_keys(minhash, parameters)):
-        _write_keys(f"{folder}/{_band_name(band)}.bin", keys, words[:, 0])
+        _write_keys(f"{folder}/band-{band:02d}.bin", keys, words[:, 0])
     with fsspec.open(f"{folder}/ids.json", "wb", auto_mkdir=True) as file:
         file.write(json.dumps(all_ids, ensure_ascii=False).encode())
     return len(all_ids)
-
-
-def _band_name(band: int) -> str:
-    return f"band-{band:02d}"
 
 
 def _write_keys(path: str, keys: np.ndarray, marks: np.ndarray) -> None:
@@ -76,14 +72,6 @@ def _write_keys(path: str, keys: np.ndarray, marks: np.ndarray) -> None:
     with fsspec.open(path, "wb", auto_mkdir=True) as file:
         file.write(starts.astype("<u8").tobytes())
         file.write(records.tobytes())
-
-
-def _read_keys(path: str, buckets: Buckets) -> np.ndarray:
-    """Read the records of these buckets, in order."""
-    starts = np.frombuffer(read_bytes(path, 0, _HEADER_BYTES), "<u8")
-    begin, end = int(starts[buckets.first]), int(starts[buckets.after])
-    size = RECORD.itemsize
-    return np.frombuffer(read_bytes(path, _HEADER_BYTES + begin * size, _HEADER_BYTES + end * size), RECORD)
 
 
 Keys = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -103,7 +91,10 @@ class SignatureFile:
 
     def keys(self, name: str, buckets: Buckets) -> Keys:
         """Return the keys of the file `name` in this range; documents are numbered in this shard."""
-        found = _read_keys(f"{self._folder}/{name}.bin", buckets)
+        path = f"{self._folder}/{name}.bin"
+        starts = np.frombuffer(read_bytes(path, 0, _HEADER_BYTES), "<u8")
+        begin, end = (_HEADER_BYTES + int(starts[bucket]) * RECORD.itemsize for bucket in buckets)
+        found = np.frombuffer(read_bytes(path, begin, end), RECORD)
         places = found["row"].astype(np.int64)
         if self._kept is not None:
             kept = read_array(self._kept)
@@ -143,7 +134,7 @@ def near_pairs(
     """Return at most one pair per document; the pairs connect all similar documents that meet in a band."""
     if not files or not bands:
         return NO_PAIRS
-    meeting = [members(*_keys_of(files, _band_name(band), buckets)) for band in bands]
+    meeting = [members(*_keys_of(files, f"band-{band:02d}", buckets)) for band in bands]
     documents = np.unique(np.concatenate([band.documents for band in meeting]))
     if not len(documents):
         return NO_PAIRS

@@ -17,8 +17,6 @@ CHARACTERS_PER_WORD = (
 """Scripts, with ranges of code points below the supplementary planes."""
 IDEOGRAPH_PLANES = (0x20000, 0x40000)
 RANGES = tuple(found for _, ranges in CHARACTERS_PER_WORD for found in ranges)
-
-
 SPACED_LETTER = 1.0
 SPACE_ENDS_CLAUSE = range(0x0E00, 0x0F00)
 """Thai and Lao have no mark at the end of a sentence, but a space."""

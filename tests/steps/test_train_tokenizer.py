@@ -8,8 +8,7 @@ from tokenizers.processors import TemplateProcessing
 
 from marin_dag.errors import UserError
 from marin_dag.graph.inputs import Input
-from runtime.text.documents import Document, read_documents, write_documents
-from runtime.text.sampling import sample_key, size_of
+from runtime.text.documents import Document, read_documents, sample_key, size_of, write_documents
 from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, LONGEST_RUN, _cut, train
 from steps.documents import DocumentsResult
 from steps.input_tokenizer import InputTokenizerConfig, LocalTokenizer, input_tokenizer

@@ -104,7 +104,7 @@ def _read_whole(format_: Format, data: bytes, max_bytes: int) -> Extracted:
             return packages.read_service_models(data, max_bytes)
         case formats.PythonDocstrings():
             return packages.read_docstrings(data)
-        case formats.HtmlPages(main_content=main_content, max_replaced_share=share):
-            return html.read_pages(data, main_content=main_content, max_replaced_share=share)
+        case formats.HtmlPages():
+            return html.read_pages(data, format_)
     text = decoded(data)
     return iter([text if isinstance(text, Unreadable) else Text("", text)])

@@ -17,7 +17,9 @@ class ServiceModels:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Pages:
+class Pages:
+    """Settings of formats that hold HTML pages."""
+
     main_content: bool = True
     """Leave navigation, side bars and footers out."""
     max_replaced_share: float = 0.001
@@ -25,7 +27,7 @@ class _Pages:
 
 
 @dataclasses.dataclass(frozen=True)
-class HtmlPages(_Pages):
+class HtmlPages(Pages):
     """HTML pages, one a member, in UTF-8 or the charset that it declares."""
 
     members: tuple[str, ...] = ("*.html", "*.htm")
@@ -33,7 +35,7 @@ class HtmlPages(_Pages):
 
 
 @dataclasses.dataclass(frozen=True)
-class WebArchive(_Pages):
+class WebArchive(Pages):
     """Pages of a crawl in WARC files, and the texts of WET files."""
 
     members: tuple[str, ...] = ("*.warc", "*.warc.gz", "*.wet", "*.wet.gz")

@@ -50,12 +50,8 @@ def write_as_tex(tree: Any, page: str) -> None:
             element.decompose()
     for power in select(tree, "sup:not(:has(*))"):
         before = power.prev
-        if (
-            before is not None
-            and before.tag == "#text"
-            and _POWER.fullmatch(text_of(power))
-            and _BASE.search(text_of(before))
-        ):
+        is_behind_text = before is not None and before.tag == "#text"
+        if is_behind_text and _POWER.fullmatch(text_of(power)) and _BASE.search(text_of(before)):
             power.replace_with(text_node(tree, f"^{power.text}"))
 
 
@@ -71,7 +67,9 @@ def _tex(element: Any) -> str:
         found = "" if named is None else named.getattr("alttext") or named.getattr("alt") or ""
     if not found.strip():
         inner = element if element.tag == "math" else element.query_selector("math")
-        return _mathml(inner) if inner is not None and _is_structured(inner) else ""
+        # Without structure the characters alone lose nothing.
+        is_structured = inner is not None and inner.query_selector(", ".join(_RULES)) is not None
+        return " ".join(_element(inner, _MAX_DEPTH).split()) if is_structured else ""
     found = " ".join(found.split())
     style = _STYLE.match(found)
     return style.group(1).strip() if style else found
@@ -87,17 +85,8 @@ def _is_display(element: Any) -> bool:
 # MathML
 
 
-def _mathml(element: Any) -> str:
-    """Return the TeX of a `math` element or anything in it."""
-    return " ".join(_element(element, _MAX_DEPTH).split())
-
-
-def _is_structured(element: Any) -> bool:
-    """Return whether the characters alone would lose what is above, below or beside what."""
-    return element.query_selector(", ".join(_RULES)) is not None
-
-
 def _element(element: Any, depth: int) -> str:
+    """Return the TeX of a `math` element or anything in it."""
     if depth == 0:
         return text_of(element)
     rule = _RULES.get(element.tag)
@@ -121,16 +110,6 @@ def _script(marks: str) -> Callable[[Sequence[str], Any], str]:
     return rule
 
 
-def _fraction(parts: Sequence[str], element: Any) -> str:
-    above, below = (*parts, "", "")[:2]
-    return rf"\frac{{{above}}}{{{below}}}"
-
-
-def _root(parts: Sequence[str], element: Any) -> str:
-    inner, degree = (*parts, "", "")[:2]
-    return rf"\sqrt[{degree}]{{{inner}}}"
-
-
 def _fenced(parts: Sequence[str], element: Any) -> str:
     left, right = (element.getattr(name) for name in ("open", "close"))
     left, right = ("(" if left is None else left), (")" if right is None else right)
@@ -138,9 +117,9 @@ def _fenced(parts: Sequence[str], element: Any) -> str:
 
 
 _RULES: dict[str, Callable[[Sequence[str], Any], str]] = {
-    "mfrac": _fraction,
+    "mfrac": lambda parts, element: r"\frac{{{}}}{{{}}}".format(*parts, ""),
     "msqrt": lambda parts, element: rf"\sqrt{{{''.join(parts)}}}",
-    "mroot": _root,
+    "mroot": lambda parts, element: r"\sqrt[{1}]{{{0}}}".format(*parts, ""),
     "msup": _script("^"),
     "mover": _script("^"),
     "msub": _script("_"),

@@ -12,6 +12,7 @@ limit, or if a fresh child dies of it, so that no document pays for memory that 
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -89,7 +90,7 @@ class Guarded:
 
     def close(self) -> None:
         if self._child is not None:
-            self._child.kill()
+            self._child.end(kills=True)
 
     def __call__(
         self, read: Callable[..., Iterator[Any]], *arguments: object, anchor: str, name: str, data: bytes
@@ -102,7 +103,7 @@ class Guarded:
                 yield from self._child.read(read, arguments, anchor=anchor, name=name, data=data)
                 return
             except _DeathError:
-                status, self._child = self._child.status(), None
+                status, self._child = self._child.end(), None
             reason = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             if -status == signal.SIGVTALRM:
                 limit = f"more than {self._limits.max_document_seconds:g} s of processor time"
@@ -172,14 +173,12 @@ class _Child:
         if error is not None:
             raise error
 
-    def status(self) -> int:
+    def end(self, *, kills: bool = False) -> int:
         """Wait for the end of the process and return its status as `subprocess` has it."""
+        if kills:
+            self._process.kill()
         self._ours.close()
         return self._process.wait()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self.status()
 
 
 def serve(descriptor: int) -> None:
@@ -190,19 +189,15 @@ def serve(descriptor: int) -> None:
                 limits, read, arguments, document = connection.recv()
             except EOFError:
                 return
-            found = []  # pieces before an error count
+            found: list[Any] = []
             failure = None
             try:
-                for piece in Limited(limits)(read, *arguments, **document):
-                    found.append(piece)
+                found.extend(Limited(limits)(read, *arguments, **document))  # pieces before an error count
             except Exception as error:  # the parent raises it
                 failure = error
-            try:
-                if failure is not None:
-                    made, its_arguments, *_ = cast(tuple[Any, ...], failure.__reduce__())
-                    made(*its_arguments)  # the parent has to build it again
-                connection.send((found, failure))
-            except Exception:
-                if failure is None:
-                    raise
-                connection.send((found, RuntimeError(f"{type(failure).__qualname__}: {failure}")))
+                try:
+                    made, its_arguments, *_ = cast(tuple[Any, ...], error.__reduce__())
+                    pickle.dumps(made(*its_arguments))  # the parent has to build it again
+                except Exception:
+                    failure = RuntimeError(f"{type(error).__qualname__}: {error}")
+            connection.send((found, failure))

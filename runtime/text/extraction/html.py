@@ -15,6 +15,7 @@ from resiliparse.parse.html import HTMLParserException, HTMLTree
 from runtime.text.extraction.charset import C1_CONTROLS, decode_page
 from runtime.text.extraction.code_blocks import put_back, set_aside
 from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Text, Unreadable, metadata
+from runtime.text.extraction.formats import Pages
 from runtime.text.extraction.formulae import write_as_tex
 from runtime.text.extraction.lists import mark_numbers, protect_lists_of_prose, show_numbers
 from runtime.text.extraction.tree import select, text_node, text_of, with_marks, without_marks
@@ -35,7 +36,7 @@ _NO_MARKUP = re.compile(r"<(script|style|textarea|title)\b.*?</\1|<!--.*?-->", r
 _ATTRIBUTE_VALUE = re.compile(r"=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'>]+)")
 # Browsers build no page deeper than 512. Resiliparse's time grows with the square: a megabyte of `<div>` takes an hour.
 _MAX_DEPTH = 1_000
-_TOO_DEEP_SELECTOR = ">".join(["html", *["*"] * _MAX_DEPTH])
+_TOO_DEEP = ">".join(["html", *["*"] * _MAX_DEPTH])
 _DETAIL_TOO_DEEP = f"more than {_MAX_DEPTH:,} elements in each other"
 
 
@@ -47,33 +48,29 @@ class PageError(ValueError):
         self.reason = reason
 
 
-def read_pages(data: bytes, *, main_content: bool, max_replaced_share: float) -> Extracted:
+def read_pages(data: bytes, format_: Pages) -> Extracted:
     try:
-        text, found = read_page(data, main_content=main_content, max_replaced_share=max_replaced_share)
+        text, found = read_page(data, format_)
         yield Text("", text, metadata(**found))
     except PageError as error:
         yield Unreadable("", error.reason, str(error), data[:EXCERPT_BYTES].decode(errors="backslashreplace"))
 
 
 def read_page(
-    data: bytes,
-    *,
-    main_content: bool,
-    max_replaced_share: float,
-    server_charset: str | None = None,
-    is_cut: bool = False,
+    data: bytes, format_: Pages, *, server_charset: str | None = None, is_cut: bool = False
 ) -> tuple[str, dict[str, str]]:
     """Return the text of a page, and what is known of its charset as metadata.
 
     Raise PageError if no charset fits, or the page is nested too deep.
     """
-    page = decode_page(data, server_charset=server_charset, is_cut=is_cut, max_replaced_share=max_replaced_share)
+    share = format_.max_replaced_share
+    page = decode_page(data, server_charset=server_charset, is_cut=is_cut, max_replaced_share=share)
     if page is None:
         raise PageError(NO_CHARSET, f"{len(data):,} bytes, the server declares {server_charset or 'none'}")
     found = {"charset": page.charset, "charset_from": page.source}
     if page.num_replaced:
         found["replaced"] = str(page.num_replaced)
-    return page_text(page.text, main_content=main_content), found
+    return page_text(page.text, main_content=format_.main_content), found
 
 
 def plain_text(markup: str) -> str:
@@ -86,14 +83,15 @@ def page_text(page: str, *, main_content: bool) -> str:
 
     Raise PageError if the page is nested too deep, has too many attributes in a tag, or cannot be parsed.
     """
-    _check_attributes(page)
+    if _has_crowded_tag(page) and _has_crowded_tag(_NO_MARKUP.sub("", page)):
+        raise PageError(TOO_MANY_ATTRIBUTES, f"more than {_MAX_ATTRIBUTES:,} in one tag")
     try:
         tree: Any = HTMLTree.parse(with_marks(page))  # its stubs allow None for every node
     except HTMLParserException as error:  # for want of memory, too
         raise PageError(UNPARSABLE, str(error)) from error
     if tree.body is None:
         return ""
-    deep = _too_deep(tree)
+    deep = select(tree, _TOO_DEEP)
     if any(element.closest("math") is None for element in deep):
         raise PageError(TOO_DEEP, _DETAIL_TOO_DEEP)
     for element in select(tree, _NO_PROSE):
@@ -102,7 +100,7 @@ def page_text(page: str, *, main_content: bool) -> str:
         if text_of(mark).strip() in _HEADING_MARKS:
             mark.decompose()
     write_as_tex(tree, page)
-    if deep and _too_deep(tree):  # formulae become flat
+    if deep and select(tree, _TOO_DEEP):  # formulae become flat
         raise PageError(TOO_DEEP, _DETAIL_TOO_DEEP)
     mark_numbers(tree)
     code = set_aside(tree)
@@ -120,20 +118,11 @@ def without_controls(text: str) -> str:
     return text if text.isascii() else C1_CONTROLS.sub("", text.replace("\x85", "\n"))
 
 
-def _check_attributes(page: str) -> None:
-    """Raise PageError for a tag with too many attributes; `>` within quotes hides those before it."""
-    if _has_crowded_tag(page) and _has_crowded_tag(_NO_MARKUP.sub("", page)):
-        raise PageError(TOO_MANY_ATTRIBUTES, f"more than {_MAX_ATTRIBUTES:,} in one tag")
-
-
 def _has_crowded_tag(page: str) -> bool:
+    """Return whether a tag has too many attributes; `>` within quotes hides those before it."""
     long = [piece for piece in page.split(">") if len(piece) > 2 * _MAX_ATTRIBUTES]
     tags = [piece[tag.start() :] for piece in long if (tag := _TAG.search(piece))]
     return any(len(_ATTRIBUTE_VALUE.sub("", tag).split()) > _MAX_ATTRIBUTES for tag in tags)
-
-
-def _too_deep(tree: Any) -> list[Any]:
-    return select(tree, _TOO_DEEP_SELECTOR)
 
 
 def _join_cells(tree: Any) -> None:

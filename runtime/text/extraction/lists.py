@@ -56,24 +56,17 @@ def _integer(value: str | None, default: int) -> int:
 
 def _label(number: int, kind: str) -> str:
     """Return a number as browsers show it: letters and Roman digits have no zero, and Roman digits end at 3,999."""
-    label = str(number)
+    label = ""
     if kind in ("i", "I") and 0 < number < 4_000:
-        label = "".join(_roman(number))
+        for value, digits in _ROMAN:
+            label += digits * (number // value)
+            number %= value
     elif kind in ("a", "A") and number > 0:
-        label = "".join(_letters(number))[::-1]
+        while number > 0:
+            number, letter = divmod(number - 1, 26)
+            label = chr(ord("a") + letter) + label
+    label = label or str(number)
     return label.upper() if kind.isupper() else label
-
-
-def _roman(number: int) -> Iterator[str]:
-    for value, digits in _ROMAN:
-        yield digits * (number // value)
-        number %= value
-
-
-def _letters(number: int) -> Iterator[str]:
-    while number > 0:
-        number, letter = divmod(number - 1, 26)
-        yield chr(ord("a") + letter)
 
 
 def protect_lists_of_prose(tree: Any) -> None:
@@ -87,25 +80,18 @@ def protect_lists_of_prose(tree: Any) -> None:
         links = element.query_selector_all("a").values()
         texts = [link.text for link in links]
         linked_share = sum(map(len, texts)) / max(len(element.text), 1)
-        if linked_share > _MAX_LINKED and not (element.parent in beside_prose and _are_titles(texts)):
+        # As in a list of further reading.
+        are_titles = sum(len(text.split()) for text in texts) >= _MIN_WORDS_PER_LINK * len(texts)
+        if linked_share > _MAX_LINKED and not (element.parent in beside_prose and are_titles):
             continue
         if linked_share > _MAX_LINKED_OF_RESILIPARSE:
             for link in links:
-                _unlink(tree, link)
+                span = tree.create_element("span")
+                for child in link.child_nodes.values():
+                    span.append_child(child)
+                link.replace_with(span)
         wrapper = outer = tree.create_element("div")
         for _ in range(_WRAPPERS - 1):
             wrapper = wrapper.append_child(tree.create_element("div"))
         element.replace_with(outer)
         wrapper.append_child(element)
-
-
-def _unlink(tree: Any, link: Any) -> None:
-    span = tree.create_element("span")
-    for child in link.child_nodes.values():
-        span.append_child(child)
-    link.replace_with(span)
-
-
-def _are_titles(links: Sequence[str]) -> bool:
-    """Return whether links look like titles, as in a list of further reading."""
-    return sum(len(link.split()) for link in links) >= _MIN_WORDS_PER_LINK * len(links)

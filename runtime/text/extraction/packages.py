@@ -71,9 +71,16 @@ def _members(heading: str, shape: dict[str, Any]) -> str:
 
 def read_docstrings(data: bytes) -> Extracted:
     """Yield the module's docstring, and those of each function or class under its signature."""
-    tree = _parsed(data)
-    if isinstance(tree, Unreadable):
-        yield tree
+    text = decoded(data)
+    if isinstance(text, Unreadable):
+        yield text
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
+        yield Unreadable("", NOT_PYTHON, str(error), text)
         return
     module = ast.get_docstring(tree)
     if module:
@@ -100,15 +107,3 @@ def _sections(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, name:
             if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found += _sections(member, f"{name}.{member.name}")
     return found
-
-
-def _parsed(data: bytes) -> ast.Module | Unreadable:
-    text = decoded(data)
-    if isinstance(text, Unreadable):
-        return text
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
-        return Unreadable("", NOT_PYTHON, str(error), text)

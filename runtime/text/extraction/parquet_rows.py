@@ -103,8 +103,17 @@ def _batches_of_copy(path: str, *arguments: Any) -> Iterator[pa.RecordBatch]:
 def _batches(
     table: pq.ParquetFile, group: int, columns: list[str], num_rows: int, problem: str, limits: Limits
 ) -> Iterator[pa.RecordBatch]:
+    """Yield rows within limits of time and memory, since page headers may claim any size."""
     batches = table.iter_batches(num_rows, row_groups=[group], columns=columns)
-    while (batch := _next_batch(batches, problem, limits)) is not None:
+    while True:
+        with (
+            as_damage(problem, "it is damaged. Fetch it again."),
+            time_limit(limits.max_document_seconds),
+            memory_bound(f"{problem}: its next rows", limits),
+        ):
+            batch = next(batches, None)
+        if batch is None:
+            return
         yield batch
 
 
@@ -113,16 +122,6 @@ def _sizes(group: pq.RowGroupMetaData, columns: list[str]) -> tuple[int, int]:
     chunks = [group.column(index) for index in range(group.num_columns)]
     chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
     return sum(chunk.total_compressed_size for chunk in chunks), sum(chunk.total_uncompressed_size for chunk in chunks)
-
-
-def _next_batch(batches: Iterator[pa.RecordBatch], problem: str, limits: Limits) -> pa.RecordBatch | None:
-    """Return the next rows within limits of time and memory, since page headers may claim any size."""
-    with (
-        as_damage(problem, "it is damaged. Fetch it again."),
-        time_limit(limits.max_document_seconds),
-        memory_bound(f"{problem}: its next rows", limits),
-    ):
-        return next(batches, None)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:

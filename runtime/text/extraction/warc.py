@@ -12,6 +12,7 @@ that claims too great a length it finds 4.
 
 import base64
 import contextlib
+import functools
 import hashlib
 import io
 import re
@@ -96,50 +97,40 @@ def parse_headers(head: bytes, *, joins: bool = False) -> dict[str, str]:
     return found
 
 
-class _VainBytesError(Exception):
-    """More bytes were read in vain than a file may cost."""
-
-
-class _VainBytes:
-    """The bytes that may still be unpacked in vain."""
-
-    def __init__(self, file_size: int) -> None:
-        self._left = _FREE_VAIN_BYTES + _MAX_VAIN_PER_BYTE * file_size
-
-    def count(self, num_bytes: int) -> None:
-        self._left -= num_bytes
-        if self._left < 0:
-            raise _VainBytesError
-
-
 def _compressed(file: IO[bytes], limits: Limits) -> Found:
-    vain = _VainBytes(file.seek(0, io.SEEK_END))
+    left = _FREE_VAIN_BYTES + _MAX_VAIN_PER_BYTE * file.seek(0, io.SEEK_END)  # bytes that may still be read in vain
     start: int | None = 0
-    try:
-        while start is not None and (beginning := _at(file, start, len(_GZIP_MAGIC))):
-            if beginning != _GZIP_MAGIC:
-                yield Damage(str(start), DAMAGED, "no gzip member begins here")
-                start = _next_member(file, start + 1, vain)
-                continue
+    while start is not None and left >= 0 and (beginning := _at(file, start, len(_GZIP_MAGIC))):
+        end = None
+        if beginning != _GZIP_MAGIC:
+            yield Damage(str(start), DAMAGED, "no gzip member begins here")
+        else:
             with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spooled:
                 plain = cast(IO[bytes], spooled)
                 end, damage = _unpack(file, start, plain, limits)
-                last: Record | Damage | None = None
-                for found in _plain(plain, limits.max_document_bytes):
-                    if last is not None:
-                        yield last
-                    last = found._replace(place=str(start) if found.place == "0" else f"{start}+{found.place}")
-                    if damage is not None and damage.reason == DAMAGED and isinstance(last, Record):
-                        last = _verified(last)
-                if damage is not None:  # it ends the last record, if not an earlier one
-                    vain.count(plain.seek(0, io.SEEK_END))
-                    place, excerpt = str(start) if last is None else last.place, _excerpt(_at(plain, 0, 200))
-                    last = damage._replace(place=place, excerpt=excerpt)
-                if last is not None:
-                    yield last
-            start = _next_member(file, start + 1, vain) if end is None else end
-    except _VainBytesError:
+                yield from _of_member(plain, start, damage, limits)
+                left -= plain.seek(0, io.SEEK_END) if damage is not None else 0
+        if end is None and left >= 0:
+            end, left = _next_member(file, start + 1, left)
+        start = end if left >= 0 else start
+    if left < 0:
         yield Damage(f"after {start}", TOO_DAMAGED, "too little of the rest is records, so the rest is not read")
+
+
+def _of_member(plain: IO[bytes], start: int, damage: Damage | None, limits: Limits) -> Found:
+    """Yield the records of the gzip member at `start`; its damage ends the last of them, if not an earlier one."""
+    last: Record | Damage | None = None
+    for found in _plain(plain, limits.max_document_bytes):
+        if last is not None:
+            yield last
+        last = found._replace(place=str(start) if found.place == "0" else f"{start}+{found.place}")
+        if damage is not None and damage.reason == DAMAGED and isinstance(last, Record):
+            last = _verified(last)
+    if damage is not None:
+        place = str(start) if last is None else last.place
+        last = damage._replace(place=place, excerpt=_excerpt(_at(plain, 0, 200)))
+    if last is not None:
+        yield last
 
 
 def _verified(record: Record) -> Record | Damage:
@@ -180,16 +171,16 @@ def _write_up_to_damage(inflate: "zlib._Decompress", data: bytes, plain: IO[byte
             plain.write(inflate.decompress(data[begin : begin + _PROBE_BYTES], _MOST_UNPACKED_BYTES))
 
 
-def _next_member(file: IO[bytes], start: int, vain: _VainBytes) -> int | None:
-    """Return where the next member that begins with a record begins."""
+def _next_member(file: IO[bytes], start: int, left: int) -> tuple[int | None, int]:
+    """Return where the next member that begins with a record begins, and how many bytes may be read in vain then."""
     for place in _places(file, start, _GZIP_MAGIC):
-        vain.count(_PROBE_BYTES)
-        try:
+        left -= _PROBE_BYTES
+        if left < 0:
+            break
+        with contextlib.suppress(zlib.error):
             if zlib.decompressobj(wbits=31).decompress(_at(file, place, _PROBE_BYTES), len(_MAGIC)) == _MAGIC:
-                return place
-        except zlib.error:
-            continue
-    return None
+                return place, left
+    return None, left
 
 
 def _plain(file: IO[bytes], max_record_bytes: int) -> Found:
@@ -198,29 +189,27 @@ def _plain(file: IO[bytes], max_record_bytes: int) -> Found:
     while start is not None and start < size:
         head, ends = _head(file, start)
         claimed = _CONTENT_LENGTH.search(head) if ends else None
+        damaged = functools.partial(Damage, str(start), excerpt=_excerpt(head))
         if claimed is None:
             missing = "no Content-Length" if ends else "its headers do not end"
-            detail = missing if head.startswith(_MAGIC) else "no record begins here"
-            yield Damage(str(start), DAMAGED, detail, _excerpt(head))
+            yield damaged(DAMAGED, missing if head.startswith(_MAGIC) else "no record begins here")
             start = _next_record(file, start + 1)
             continue
         begin, length = start + len(head), int(claimed[1])
+        behind = _at(file, begin + length, 4) if begin + length <= size else b""
+        blank = _END_OF_HEADERS.match(behind)
+        after: int | None = begin + length + (len(behind) if blank is None else blank.end())
         if begin + length > size:
-            yield Damage(str(start), CUT_SHORT, f"{size - begin:,} of {length:,} bytes", _excerpt(head))
-            start = _next_record(file, begin)
-            continue
-        behind = _at(file, begin + length, 4)
-        if behind.strip(b"\r\n"):
-            detail = f"it claims {length:,} bytes, and no record ends there"
-            yield Damage(str(start), DAMAGED, detail, _excerpt(head))
-            start = _next_record(file, begin)
-            continue
-        if length > max_record_bytes:
-            yield Damage(str(start), TOO_LARGE, f"{length:,} bytes, at most {max_record_bytes:,}", _excerpt(head))
+            yield damaged(CUT_SHORT, f"{size - begin:,} of {length:,} bytes")
+            after = _next_record(file, begin)
+        elif behind.strip(b"\r\n"):
+            yield damaged(DAMAGED, f"it claims {length:,} bytes, and no record ends there")
+            after = _next_record(file, begin)
+        elif length > max_record_bytes:
+            yield damaged(TOO_LARGE, f"{length:,} bytes, at most {max_record_bytes:,}")
         else:
             yield Record(str(start), parse_headers(head), _at(file, begin, length))
-        blank = _END_OF_HEADERS.match(behind)
-        start = begin + length + (len(behind) if blank is None else blank.end())
+        start = after
 
 
 def _head(file: IO[bytes], start: int) -> tuple[bytes, bool]:

@@ -1,5 +1,7 @@
 """Errors of a fetch; each message says what to do about it."""
 
+import fnmatch
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -31,6 +33,17 @@ class MissingFileError(FetchError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+def matching(where: str, names: Sequence[str], patterns: Sequence[str], what: str) -> set[str]:
+    """Return the names in a publisher's list that match a shell pattern; raise FetchError if none does."""
+    found = {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+    if not found:
+        raise FetchError(
+            f"{where}: none of {len(names)} {what} matches {list(patterns)} (first: {', '.join(names[:3])}). Correct "
+            "`files` in the recipe."
+        )
+    return found
 
 
 class Failure(NamedTuple):

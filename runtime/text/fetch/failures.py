@@ -56,8 +56,7 @@ class FailureStreak:
     def count(self, failure: Failure | None) -> None:
         """Count the next file; None for one that arrived.
 
-        Raise UnreachableError if too many files in a row got no answer. Raise RefusedError if too many files in a row
-        were refused and none has arrived.
+        Raise UnreachableError if too many in a row got no answer, and RefusedError if the first ones were all refused.
         """
         if failure is None:
             self._has_arrived, self._num_unreachable = True, 0

@@ -6,7 +6,6 @@ without a strong ETag and without a known checksum is fetched in one request.
 """
 
 import contextlib
-import fnmatch
 import gzip
 import hashlib
 import http.client
@@ -23,7 +22,14 @@ import requests
 import urllib3
 
 from runtime.text.extraction.limits import DEFAULTS, Unpacked
-from runtime.text.fetch.errors import ChangedFileError, ChecksumError, FetchError, MissingFileError, UnreachableError
+from runtime.text.fetch.errors import (
+    ChangedFileError,
+    ChecksumError,
+    FetchError,
+    MissingFileError,
+    UnreachableError,
+    matching,
+)
 from runtime.text.fetch.verified import CHUNK_BYTES, Written, check_size, read_chunks, write_verified
 
 ResultT = TypeVar("ResultT")
@@ -124,13 +130,8 @@ def list_index(url: str, path: str, *, base: str, patterns: Sequence[str], sha25
         num_packed = len(data)
         data = Unpacked(gzip.GzipFile(fileobj=io.BytesIO(data)), lambda: num_packed, url, DEFAULTS).readall()
     lines = data.decode().split()
-    found = [line for line in lines if any(fnmatch.fnmatchcase(line, pattern) for pattern in patterns)]
-    if not found:
-        raise FetchError(
-            f"{url}: none of {len(lines)} lines matches {list(patterns)} (first: {', '.join(lines[:3])}). Correct "
-            "`files` in the recipe."
-        )
-    return sorted(urllib.parse.urljoin(base, line) for line in found)
+    found = matching(url, lines, patterns, "lines")
+    return sorted(urllib.parse.urljoin(base, line) for line in lines if line in found)
 
 
 class _BusyError(Exception):

@@ -1,14 +1,13 @@
 """Files of a data set or a model on a Hugging Face hub at a pinned revision."""
 
-import fnmatch
 import functools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from runtime.text.fetch.errors import FetchError, UnreachableError
+from runtime.text.fetch.errors import FetchError, UnreachableError, matching
 
-_ADDRESS = re.compile(r"hf://(?P<kind>[^/]+)/(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[^/]*))?(?:/(?P<path>.*))?")
+_ADDRESS = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[^/]*))?(?:/(?P<path>.*))?")
 
 
 class DatasetAddress(NamedTuple):
@@ -24,7 +23,7 @@ def parse_dataset_address(address: str) -> DatasetAddress:
     Raise ValueError if it is no such address, or its revision is a branch or a tag.
     """
     found = _ADDRESS.fullmatch(address)
-    if found is None or found["kind"] != "datasets":
+    if found is None:
         raise ValueError(
             f"{address!r} is no address of a data set. Write hf://datasets/OWNER/NAME@REVISION/PATH, where PATH may "
             "be a pattern such as data/*.parquet."
@@ -41,7 +40,7 @@ def parse_dataset_address(address: str) -> DatasetAddress:
             "of 0-9 and a-f."
         )
     path = found["path"] or ""
-    return DatasetAddress(found["repo"], revision, f"{path}*" if path == "" or path.endswith("/") else path)
+    return DatasetAddress(found["repo"], revision, path if path and not path.endswith("/") else f"{path}*")
 
 
 class RemoteFile(NamedTuple):
@@ -93,17 +92,12 @@ def list_files(
             f"{where}: the hub describes {len(described):,} files and lists {len(files):,}, without {min(missing)}. "
             "Run the same command again later."
         )
-    matching = [file for file in files if any(fnmatch.fnmatchcase(file.path, pattern) for pattern in patterns)]
-    if not matching:
-        first = ", ".join(file.path for file in files[:3])
-        raise FetchError(
-            f"{where}: none of {len(files)} files matches {list(patterns)} (first: {first}). Correct `files` in the "
-            "recipe."
-        )
+    names = matching(where, [file.path for file in files], patterns, "files")
     address_of = functools.partial(hf_hub_url, repo, repo_type=repo_type, revision=revision, endpoint=endpoint)
     return [
         RemoteFile(file.path, address_of(file.path), file.size, file.lfs.sha256 if file.lfs else None)
-        for file in matching
+        for file in files
+        if file.path in names
     ]
 
 

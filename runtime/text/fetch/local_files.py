@@ -42,7 +42,10 @@ def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
     paths = {path[len(root) + 1 :]: path for path in sorted(matched) if path.rstrip("/") != root}
     paths = {name: path for name, path in paths.items() if not any(part.startswith(".") for part in name.split("/"))}
     names = [name for name, path in paths.items() if filesystem.isfile(path)]
-    others = [name for name in paths.keys() - set(names) if not _is_searched(filesystem, paths[name])]
+    unread = [name for name in paths if name not in set(names)]
+    # `**` looks into a folder that is no link.
+    links = {name for name in unread if is_local and Path(paths[name]).is_symlink()}
+    others = [name for name in unread if name in links or not filesystem.isdir(paths[name])]
     if others:
         raise FetchError(
             f"{folder}: {', '.join(sorted(others)[:MAX_NAMED])} cannot be read: a link to nothing or to a folder, or "
@@ -72,12 +75,6 @@ def _check_rights(paths: set[str], rights: int) -> None:
             f"{', '.join(closed[:MAX_NAMED])}{more}: no right to read. Run `chmod -R u+rX {shlex.quote(closed[0])}`, "
             "or take it out of the folder."
         )
-
-
-def _is_searched(filesystem: Any, path: str) -> bool:
-    """Return whether `**` looks into it: a folder that is no link."""
-    is_link = isinstance(filesystem, LocalFileSystem) and Path(path).is_symlink()
-    return filesystem.isdir(path) and not is_link
 
 
 class Content(TypedDict):

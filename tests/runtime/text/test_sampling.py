@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.text.documents import Document
-from runtime.text.sampling import EVERY_KEY, key_limit, last_key, sample_key, sampled, size_of
+from runtime.text.documents import EVERY_KEY, Document, key_limit, last_key, sample_key, sampled, size_of
 
 SIZES = st.lists(st.integers(0, 30), max_size=40)
 

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from runtime.text.extraction.extracted import Text, Unreadable
+from runtime.text.extraction.formats import HtmlPages
 from runtime.text.extraction.guard import TOO_MUCH_MEMORY
 from runtime.text.extraction.html import page_text, read_pages
 
@@ -212,7 +213,7 @@ def test_pages_of_many_elements_are_read():
 def test_a_page_may_be_nested_deeper_than_in_browsers_up_to_a_limit():
     def read(depth):
         page = b"<html><body>" + b"<div>" * depth + b"a toy"
-        (found,) = read_pages(page, main_content=False, max_replaced_share=0)
+        (found,) = read_pages(page, HtmlPages(main_content=False, max_replaced_share=0))
         return found
 
     assert isinstance(found := read(990), Text)
@@ -223,7 +224,7 @@ def test_a_page_may_be_nested_deeper_than_in_browsers_up_to_a_limit():
 @pytest.mark.parametrize("attributes", ["a{}", 'a{}="1"', "data-a{}='x y'"])
 def test_a_tag_with_too_many_attributes_is_counted(attributes):
     tag = " ".join(attributes.format(number) for number in range(60_000))
-    (found,) = read_pages(f"<p>x</p><div {tag}>y</div>".encode(), main_content=True, max_replaced_share=0)
+    (found,) = read_pages(f"<p>x</p><div {tag}>y</div>".encode(), HtmlPages(main_content=True, max_replaced_share=0))
     assert isinstance(found, Unreadable)
     assert found.reason == "too many attributes"
 
@@ -243,7 +244,7 @@ def test_a_long_tag_or_script_is_no_tag_with_too_many_attributes(body):
 
 
 def read_page_of(data):
-    return read_pages(data, main_content=True, max_replaced_share=0)
+    return read_pages(data, HtmlPages(main_content=True, max_replaced_share=0))
 
 
 def test_formulae_in_each_other_are_not_read_again_at_each_level():
@@ -255,12 +256,13 @@ def test_formulae_in_each_other_are_not_read_again_at_each_level():
 
 def test_a_page_that_takes_too_much_memory_is_counted():
     program = (
+        "from runtime.text.extraction.formats import HtmlPages\n"
         "from runtime.text.extraction.html import read_pages\n"
         "from runtime.text.extraction.guard import Limited\n"
         "from runtime.text.extraction.limits import Limits\n"
         "tags = ''.join(f'<b a{number}>' for number in range(400))\n"
         "bomb = f\"<p>{tags}</p>{'<p>x</p>' * 12_000}\".encode()\n"
-        "read = lambda data: read_pages(data, main_content=True, max_replaced_share=0)\n"
+        "read = lambda data: read_pages(data, HtmlPages(main_content=True, max_replaced_share=0))\n"
         "(found,) = Limited(Limits(max_document_memory=64 << 20))(read, bomb, anchor='', name='bomb', data=bomb)\n"
         "print(type(found).__name__, found.reason)"
     )
