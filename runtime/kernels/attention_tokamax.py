@@ -39,10 +39,8 @@ def tokamax(
     end = first_row + num_rows
     blocks = None
     if implementation == "mosaic_gpu":
-        check_dtype(str(query.dtype))
         kind, head_dim = device_kind_here(), query.shape[3]
-        blocks = mosaic_blocks(kind, head_dim=head_dim, num_rows=num_rows, first_row=first_row)
-        check_versions()
+        blocks = blocks_of(kind, str(query.dtype), head_dim=head_dim, num_rows=num_rows, first_row=first_row)
     attend, mask_of = _op(blocks)
     # `is_causal` lets the backward pass skip blocks after the diagonal, but only of rows that start at the first key.
     ends = {"is_causal": True} if first_row == 0 else {"k_end": jnp.arange(first_row + 1, end + 1, dtype=jnp.int32)}
@@ -56,13 +54,17 @@ def tokamax(
     return jax.jit(attended)(query, key[:, :end], value[:, :end], begins)
 
 
-def check_dtype(dtype: str) -> None:
-    """Raise ValueError for queries that the kernel does not take, or would round."""
+def blocks_of(device_kind: str, dtype: str, *, head_dim: int, num_rows: int, first_row: int) -> MosaicBlocks:
+    """Return the block sizes; raise ValueError where the kernel does not take the queries, or is not installed."""
     if dtype not in ("bfloat16", "float16"):
         raise ValueError(
             f"attention kernel 'tokamax': the queries are {dtype}, and it takes bfloat16 and float16; compute in "
             "bfloat16, or use attention kernel 'chunked'."
         )
+    blocks = mosaic_blocks(device_kind, head_dim=head_dim, num_rows=num_rows, first_row=first_row)
+    if (why := missing()) is not None:
+        raise ValueError(f"attention kernel 'tokamax': {why}.")
+    return blocks
 
 
 def version_for(jax: str) -> str:
@@ -84,12 +86,6 @@ def missing() -> str | None:
         f"the package tokamax {found}, and JAX {jax} needs {needed}, whose private ops the kernel calls; run "
         f"`pip install tokamax=={needed}`"
     )
-
-
-def check_versions() -> None:
-    """Raise ValueError where the package is not installed, or is not the version for this JAX."""
-    if (why := missing()) is not None:
-        raise ValueError(f"attention kernel 'tokamax': {why}.")
 
 
 def _op(blocks: MosaicBlocks | None) -> tuple[Any, Any]:

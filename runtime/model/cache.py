@@ -24,7 +24,7 @@ Index = Int32[Array, ""]
 class KeyValueCache(NamedTuple):
     """Keys and values as [slots, kv_heads, capacity, head_dim], by layer.
 
-    Keys of layers that are written out have the last two axes swapped, which a CPU reads faster (`attention_cached`).
+    Keys of layers that are written out have the last two axes swapped, which a CPU reads faster (`attention_paged`).
     """
 
     keys: Layers

@@ -56,7 +56,7 @@ def over_layers(
     layer: Callable[[HiddenT, Any], tuple[HiddenT, Any]],
     hidden: HiddenT,
     layers: Any,
-    by_layer: tuple[Any, ...] | None,
+    by_layer: Any,
     *,
     unroll: int,
 ) -> tuple[HiddenT, Any]:
@@ -66,7 +66,7 @@ def over_layers(
         layer: one layer.
         hidden: input of the first layer.
         layers: weights with a leading axis for layers; or, written out, a tuple with an entry a layer.
-        by_layer: others of the same form.
+        by_layer: others of the same form, or None.
         unroll: layers in the body of the loop.
     """
     if not isinstance(layers, tuple):

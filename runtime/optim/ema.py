@@ -1,4 +1,4 @@
-"""Exponential moving average (EMA) of the weights: the setting, as a plain value (the arithmetic is in `averaging`)."""
+"""Exponential moving average (EMA) of the weights: the setting, as a plain value (arithmetic: `training.state`)."""
 
 import dataclasses
 import math

@@ -145,10 +145,8 @@ def attention_blocks(kernel: str, shape: KernelShape) -> str:
                 kind, head_dim=head_dim, num_rows=shape.stretch, item_bytes=shape.item_bytes
             )
         case "tokamax":
-            attention_tokamax.check_versions()
-            attention_tokamax.check_dtype(shape.compute_dtype)
-            blocks = block_sizes.mosaic_blocks(
-                kind, head_dim=head_dim, num_rows=shape.stretch, first_row=shape.first_row
+            blocks = attention_tokamax.blocks_of(
+                kind, shape.compute_dtype, head_dim=head_dim, num_rows=shape.stretch, first_row=shape.first_row
             )
         case "chunked":
             return f"query {attention_chunked.query_block(shape.stretch)}"

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Key, UInt32
+from jaxtyping import Array, Float32, Key, UInt32
 
 from runtime.model.config import ModelConfig
 from runtime.model.model import Params, leaves_by_name
@@ -21,6 +21,8 @@ from runtime.optim.skipping import SkipHistory, empty_history
 
 # Purposes of `jax.random.fold_in(root, purpose)`: each use of randomness has its own number.
 INITIALIZATION = 0
+
+TreeT = TypeVar("TreeT")
 
 
 class TrainState(eqx.Module):
@@ -164,3 +166,13 @@ def with_averages(state: TrainState, names: Collection[str]) -> TrainState:
     kept = state.averages
     averages = {name: kept[name] if name in kept else jax.tree.map(jnp.copy, state.params) for name in sorted(names)}
     return dataclasses.replace(state, averages=averages)
+
+
+def averaged(average: TreeT, params: TreeT, decay: Float32[Array, ""]) -> TreeT:
+    """Return `decay * average + (1 - decay) * params`; a decay of 1 returns the average, bit for bit."""
+    return jax.tree.map(lambda old, new: jnp.where(decay == 1, old, decay * old + (1 - decay) * new), average, params)
+
+
+def all_averaged(averages: Mapping[str, TreeT], params: TreeT, decays: Float32[Array, "averages"]) -> dict[str, TreeT]:
+    """Return every average after a training step; `decays` are in the order of the sorted names."""
+    return {name: averaged(averages[name], params, decays[index]) for index, name in enumerate(sorted(averages))}

@@ -23,7 +23,6 @@ from runtime.model.computation import Computation, matmul_precision
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params, materialized
 from runtime.model.placement import check_placement
-from runtime.optim.averaging import all_averaged
 from runtime.optim.optimizer import NUMBERS as OPTIMIZER_NUMBERS
 from runtime.optim.optimizer import Optimizer, chosen
 from runtime.optim.skipping import judged, remembered, restarted, unless
@@ -41,7 +40,7 @@ from runtime.training.objective import (
     token_losses,
 )
 from runtime.training.part_norms import squares_of_parts
-from runtime.training.state import TrainState, state_specs
+from runtime.training.state import TrainState, all_averaged, state_specs
 
 
 class Hyperparameters(NamedTuple):

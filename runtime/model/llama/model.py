@@ -15,9 +15,8 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Float32, Int32, Key
 
 from runtime.kernels.attention import attend
-from runtime.kernels.attention_cached import attend_to_cache
 from runtime.kernels.attention_chunked import chunked_with_prefix
-from runtime.kernels.attention_paged import CacheKernel, attend_to_pages
+from runtime.kernels.attention_paged import CacheKernel, attend_to_cache, attend_to_pages
 from runtime.kernels.shapes import KeyValue, Query, Visibility
 from runtime.model.cache import KeyValueCache, Layers, PackedRows, appended
 from runtime.model.computation import Computation

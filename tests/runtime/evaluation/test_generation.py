@@ -16,8 +16,7 @@ from runtime.evaluation.generation import Generator, Prompt, _Slots, advance, ca
 from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel
 from runtime.evaluation.sampling import Draws, Sampling, drawn, kept
 from runtime.interop.huggingface import SpecialTokens, write_model
-from runtime.kernels.attention_cached import attend_to_cache
-from runtime.kernels.attention_paged import attend_to_pages
+from runtime.kernels.attention_paged import attend_to_cache, attend_to_pages
 from runtime.model.cache import KeyValueCache, appended, empty_cache
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE

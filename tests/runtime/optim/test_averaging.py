@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtime.optim.averaging import all_averaged, averaged
 from runtime.optim.ema import Ema, average_named
+from runtime.training.state import all_averaged, averaged
 from tests.catalogue import expect_error
 
 
