@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,7 +37,6 @@ SILENT_SECONDS = 60.0
 NO_KEY = "open the whole address that `page` printed; it changes each time that `page` starts"
 TICKET_SECONDS = 60.0
 """The time in which a browser has to open a view that was asked for."""
-MAX_TICKETS = 100
 VIEW_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
@@ -55,8 +53,6 @@ class Tickets:
         ticket, now = secrets.token_hex(KEY_BYTES), time.monotonic()
         with self._lock:
             self._names[ticket] = name, now
-            while len(self._names) > MAX_TICKETS:
-                del self._names[next(iter(self._names))]
         return ticket
 
     def take(self, ticket: str) -> str | None:
@@ -91,8 +87,9 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, watched: Watched, port: int, content: PageContent | None = None) -> None:
         # Hexadecimal: nothing in it looks like a secret, so it is printed whole.
         self.key = secrets.token_hex(KEY_BYTES)
-        shown = content or PageContent()
-        super().__init__((HOST, port), partial(_Handler, watched, self.key, shown, whole_page(shown), Tickets()))
+        self.watched, self.content, self.tickets = watched, content or PageContent(), Tickets()
+        self.page = whole_page(self.content)
+        super().__init__((HOST, port), _Handler)
 
     @property
     def address(self) -> str:
@@ -106,26 +103,21 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
     timeout = SILENT_SECONDS
-
-    def __init__(
-        self, watched: Watched, key: str, content: PageContent, page: tuple[bytes, str], tickets: Tickets, *given: Any
-    ) -> None:
-        self._watched, self._key, self._content, self._page, self._tickets = watched, key, content, page, tickets
-        super().__init__(*given)  # answers the request
 
     def do_GET(self) -> None:
         """Send the page, which holds no data, or its data to a client with the key."""
         path, _, words = self.path.partition("?")
         query = {name: values[-1] for name, values in parse_qs(words).items()}
         answers: dict[str, Callable[[], dict[str, Any]]] = {
-            "/state": self._watched.document,
-            "/log": lambda: {"log": self._watched.log(query.get("name", ""))},
+            "/state": self.server.watched.document,
+            "/log": lambda: {"log": self.server.watched.log(query.get("name", ""))},
             "/values": lambda: self._values(query),
-            "/data": lambda: self._content.data(query),
+            "/data": lambda: self.server.content.data(query),
         }
         if path == "/":
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", *self._page)
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", *self.server.page)
         elif path.startswith("/open/"):
             self._open(path.removeprefix("/open/"))
         elif not self._has_key():
@@ -154,20 +146,20 @@ class _Handler(BaseHTTPRequestHandler):
             low = high = math.nan
         if not all(end is None or math.isfinite(end) for end in (low, high)):
             raise UserError("page: low and high are finite numbers.")
-        values = self._content.values(low, high)
+        values = self.server.content.values(low, high)
         version = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
         return {"version": version, **({} if query.get("known") == version else values)}
 
     def _ticket(self, body: bytes) -> dict[str, Any]:
-        return {"path": f"/open/{self._tickets.add(body.decode(errors='replace'))}"}
+        return {"path": f"/open/{self.server.tickets.add(body.decode(errors='replace'))}"}
 
     def _open(self, ticket: str) -> None:
         """Send the view of a ticket, or the reason why the ticket opens none."""
-        name = self._tickets.take(ticket)
+        name = self.server.tickets.take(ticket)
         if name is None:
             self._refuse(HTTPStatus.FORBIDDEN, "this address worked once; open the view from its link on the page")
             return
-        self._answer(lambda: self._content.view(name))
+        self._answer(lambda: self.server.content.view(name))
 
     def _request(self, body: bytes) -> dict[str, Any]:
         try:
@@ -177,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise UserError("page: a request is JSON with name, word, at and reason.") from None
         if not all(isinstance(text, str) for text in (name, word, reason)) or not (at is None or type(at) is int):
             raise UserError("page: name, word and reason are strings, and at is an integer or null.")
-        sent = self._watched.tell(name, word, at=at, reason=reason)
+        sent = self.server.watched.tell(name, word, at=at, reason=reason)
         return {"reply": f"{name}: {sent.to}"}
 
     def _answer(self, make: Callable[[], dict[str, Any] | str]) -> None:
@@ -217,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _has_key(self) -> bool:
-        return hmac.compare_digest(self.headers.get("X-Key", "").encode(), self._key.encode())
+        return hmac.compare_digest(self.headers.get("X-Key", "").encode(), self.server.key.encode())
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Print nothing: one line per request would hide the messages of the terminal."""

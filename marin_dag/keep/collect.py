@@ -66,7 +66,7 @@ class Collector:
 
     store: Store
     roots: Roots
-    """What the given pipelines lead to. All files of steps under other names are kept."""
+    """Keys that the given pipelines lead to. All files of steps under other names are kept."""
     older_than_seconds: float
     good_of: frozenset[str] = frozenset()
     """Digests of finished steps whose good checkpoints are garbage at any age."""
@@ -83,16 +83,16 @@ class Collector:
         """Return all garbage, outputs first; read every record, write nothing."""
         committed = {entry.path: entry for entry in self.store.list(COMMITS)}
         records = self._records.find_all([key_at(path) for path in committed])
-        running = self._running()
+        running, needs = self._running()
         files, beside = by_attempt(self.store.list(OUTPUTS))
         step_names = {made.short: made.name for made in files}
-        busy = running.digests | {key.partition("@")[0] for key in self.roots.keys - records.keys()}
+        busy = running | {key.partition("@")[0] for key in self.roots.keys - records.keys()}
         leased = {parts(entry.path)[0] for entry in self.store.list(LEASES)}
         known = {"", *self.roots.names}
         busy |= {digest for digest in leased if step_names.get(digest[:8], "") not in known}
         labels = self._records.names()
         self.names_in_prefix = frozenset().union(step_names.values(), *labels.values())
-        kept = self._kept(records, running, committed, labels)
+        kept = self._kept(records, running | needs, committed, labels)
         found = list(self._outputs(records, kept, files, labels, beside))
         found += self._attempts(files, records.values(), busy, beside, leased)
         names = {records[key].digest: records[key].name for key in sorted(kept)}
@@ -101,10 +101,10 @@ class Collector:
         return found + self._folders("failure", FAILURES, busy | names.keys())
 
     def _kept(
-        self, records: dict[str, Record], running: "_Running", committed: dict[str, Entry], labels: "_Labels"
+        self, records: dict[str, Record], in_use: frozenset[str], committed: dict[str, Entry], labels: "_Labels"
     ) -> frozenset[str]:
-        digests = {key.partition("@")[0] for key in self.roots.keys} | running.digests
-        digests |= {entry.path.split("/")[1] for entry in self.store.list(ACCEPTED)} | running.needs
+        digests = {key.partition("@")[0] for key in self.roots.keys} | in_use
+        digests |= {entry.path.split("/")[1] for entry in self.store.list(ACCEPTED)}
         keys = Pins(self.store).pinned()
         return frozenset(
             key
@@ -115,11 +115,12 @@ class Collector:
             or not ({record.name} | labels.get(key, set())) <= self.roots.names
         )
 
-    def _running(self, *, writes: bool = False) -> "_Running":
+    def _running(self, *, writes: bool = False) -> tuple[frozenset[str], frozenset[str]]:
+        """Return digests of steps that may be running, and of their inputs, whose later milestones they may read."""
         oldest = max(self.older_than_seconds, DEAD_SECONDS)
         held = Leases(self.store).unsealed(oldest, writes=writes, must_know_needs=True)
         needs = (key.partition("@")[0] for each in held.values() for key in each.holder.needs)
-        return _Running(frozenset(held), frozenset(needs))
+        return frozenset(held), frozenset(needs)
 
     def _is_young(self, entry: Entry) -> bool:
         return self.clock() - entry.updated < self.older_than_seconds
@@ -256,7 +257,7 @@ class Collector:
                 self.store.delete(record_path(garbage.key))
         needs, pinned = frozenset[str](), frozenset[str]()
         if deleted:
-            needs, pinned = self._running(writes=True).needs, Pins(self.store).pinned()
+            needs, pinned = self._running(writes=True)[1], Pins(self.store).pinned()
         return lost | {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
 
     def _finish(self, garbage: Garbage, record: bytes | None, needs: frozenset[str], pinned: frozenset[str]) -> str:
@@ -292,13 +293,6 @@ class Collector:
 
 _Labels = Mapping[str, set[str]]
 """Names by key."""
-
-
-class _Running(NamedTuple):
-    digests: frozenset[str]
-    """Steps that may be running."""
-    needs: frozenset[str]
-    """Digests of their inputs; a step may read further milestones of them as it goes on."""
 
 
 def _folder_of(record: Record) -> str:

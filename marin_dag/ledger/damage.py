@@ -99,34 +99,30 @@ def check_input_files(records: Records, config: BaseModel) -> None:
     """
     inputs = {item.key: item.name for _, item in references_in(config) if not item.is_growing}
     if len(inputs) < 2:
-        lost_files = [_lost(records, key) for key in inputs]
+        losses = [_loss(records, *item) for item in inputs.items()]
     else:
         with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
-            lost_files = list(pool.map(lambda key: _lost(records, key), inputs))
-    damaged = [found for found in lost_files if found is not None]
-    if damaged:
-        names = [inputs[record.key] for _, record in damaged]
-        lines = (
-            f"the input {name}: {len(lost)} of its {len(record.manifest)} files are missing or cut short, such as "
-            f"{records.store.url(record.output_path)}/{lost[0]}. To make them again, run the same command with  "
-            f"--force {name} --until {name}"
-            for name, (lost, record) in zip(names, damaged, strict=True)
-        )
-        raise DamagedInputError("\n".join(lines), steps_to_force=names)
+            losses = list(pool.map(lambda item: _loss(records, *item), inputs.items()))
+    if any(losses):
+        names = [name for name, loss in zip(inputs.values(), losses, strict=True) if loss]
+        raise DamagedInputError("\n".join(filter(None, losses)), steps_to_force=names)
 
 
-def _lost(records: Records, key: str) -> tuple[list[str], Record] | None:
+def _loss(records: Records, key: str, name: str) -> str:
+    """Return a line about the missing files of an input, with the command that makes them again."""
     record = records.find(key)
     if record is None:
-        return None
+        return ""
     listed = patiently(lambda: records.store.list(record.output_path))
     there = {entry.path: entry.size_in_bytes for entry in listed}
-    lost = [
-        entry.path
-        for entry in record.manifest
-        if there.get(f"{record.output_path}/{entry.path}") != entry.size_in_bytes
-    ]
-    return (lost, record) if lost else None
+    wanted = {f"{record.output_path}/{entry.path}": entry.size_in_bytes for entry in record.manifest}
+    lost = [path for path, size in wanted.items() if there.get(path) != size]
+    if not lost:
+        return ""
+    return (
+        f"the input {name}: {len(lost)} of its {len(wanted)} files are missing or cut short, such as "
+        f"{records.store.url(lost[0])}. To make them again, run the same command with  --force {name} --until {name}"
+    )
 
 
 class NotReproducedError(UserError):

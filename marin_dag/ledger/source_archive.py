@@ -8,7 +8,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,30 +20,23 @@ SOURCES = "sources"
 TEXTS = TypeAdapter(dict[str, str])
 
 
-class Coded(Protocol):
-    """The part of a step that the archive needs."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The identity document."""
-
-    def source(self) -> dict[str, str]:
-        """Return the text of each definition in the code by name."""
-
-
 class SourceArchive:
-    """The sources of one prefix, as `sources/<fingerprint>.json.gz`: the text of each definition by name."""
+    """The sources of one prefix, as `sources/<fingerprint>.json.gz`: the text of each definition by name.
 
-    def __init__(self, store: Store) -> None:
+    Those of `steps` are at hand.
+    """
+
+    def __init__(self, store: Store, steps: Iterable[Any] = ()) -> None:
         self._store = store
+        self._steps = {step.identity["code"]["fingerprint"]: step for step in steps}
+        self._known: dict[str, dict[str, str] | None] = {}
 
-    def keep(self, steps: Iterable[Coded]) -> None:
-        """Write the sources of steps whose fingerprints are not in the archive, without what looks like a secret."""
-        by_fingerprint = {step.identity["code"]["fingerprint"]: step for step in steps}
-        known = {entry.path for entry in self._store.list(SOURCES)} if by_fingerprint else set()
-        for fingerprint, step in by_fingerprint.items():
+    def keep(self) -> None:
+        """Write the sources of the steps that are not in the archive, without what looks like a secret."""
+        known = {entry.path for entry in self._store.list(SOURCES)} if self._steps else set()
+        for fingerprint in self._steps:
             if source_path(fingerprint) not in known:
-                text = json.dumps(_redacted_source(step), sort_keys=True, indent=0)
+                text = json.dumps(self._texts(fingerprint), sort_keys=True, indent=0)
                 self._store.create(source_path(fingerprint), gzip.compress(text.encode(), mtime=0))
 
     def find(self, fingerprint: str) -> dict[str, str] | None:
@@ -59,17 +52,8 @@ class SourceArchive:
             url = self._store.url(source_path(fingerprint))
             raise StoreError(f"{url}: not an archive of sources ({reason}). Delete it.") from None
 
-
-class SourceDiffs:
-    """Unified diffs of changed code, from the steps at hand and from the archive of earlier code."""
-
-    def __init__(self, store: Store, steps: Iterable[Coded]) -> None:
-        self._archive = SourceArchive(store)
-        self._steps = {step.identity["code"]["fingerprint"]: step for step in steps}
-        self._known: dict[str, dict[str, str] | None] = {}
-
-    def of(self, code: CodeChanged) -> Iterator[str]:
-        """Yield the lines of the diff, or one line that names the source that was not kept."""
+    def diff(self, code: CodeChanged) -> Iterator[str]:
+        """Yield the lines of a unified diff of changed code, or one line that names the source that was not kept."""
         old, new = self._texts(code.old_fingerprint), self._texts(code.new_fingerprint)
         if old is None or new is None:
             missing = code.old_fingerprint if old is None else code.new_fingerprint
@@ -82,12 +66,9 @@ class SourceDiffs:
     def _texts(self, fingerprint: str) -> dict[str, str] | None:
         if fingerprint not in self._known:
             step = self._steps.get(fingerprint)
-            self._known[fingerprint] = self._archive.find(fingerprint) if step is None else _redacted_source(step)
+            found = self.find(fingerprint) if step is None else {n: redact(text) for n, text in step.source().items()}
+            self._known[fingerprint] = found
         return self._known[fingerprint]
-
-
-def _redacted_source(step: Coded) -> dict[str, str]:
-    return {name: redact(text) for name, text in step.source().items()}
 
 
 def source_path(fingerprint: str) -> str:

@@ -9,7 +9,7 @@ from marin_dag.graph.step import Step
 from marin_dag.identity.canonical import canonical
 from marin_dag.identity.diff import CodeChanged, InputChanged, code_difference, differences, shown
 from marin_dag.ledger.records import Record, Records
-from marin_dag.ledger.source_archive import SourceDiffs
+from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.causes import Causes, Siblings
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import PlannedStep, Verdict
@@ -34,7 +34,7 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
         compared = planned.compared
         others = f", the nearest of {compared.num_compared}" if compared.num_compared > 1 else ""
         yield f"  compared with the output made {compared.finished} under this name ({short_key(compared.key)}{others})"
-    sources = SourceDiffs(store, plan.graph.steps)
+    sources = SourceArchive(store, plan.graph.steps)
     for reason in planned.reasons:
         yield from (f"  {line}" for line in _reason(step.name, reason, sources))
     yield ""
@@ -66,7 +66,7 @@ def _identity(plan: Plan, step: Step[Any]) -> Iterator[str]:
         yield f"  input     {field} = {item.step.name}{milestone} ({item.digest[:8]}, {plan[item.step.name].verdict})"
 
 
-def _reason(name: str, reason: Reason, sources: SourceDiffs) -> Iterator[str]:
+def _reason(name: str, reason: Reason, sources: SourceArchive) -> Iterator[str]:
     yield str(reason)
     yield from (f"  {line}" for line in reason.details())
     if isinstance(reason, Changed | Drifted):
@@ -77,11 +77,11 @@ def _reason(name: str, reason: Reason, sources: SourceDiffs) -> Iterator[str]:
         yield f"  `log {reason.name or name}` prints its log"
 
 
-def _definitions(difference: object, sources: SourceDiffs) -> Iterator[str]:
+def _definitions(difference: object, sources: SourceArchive) -> Iterator[str]:
     if isinstance(difference, CodeChanged):
         for what, names in (("~", difference.changed), ("+", difference.added), ("-", difference.removed)):
             yield from (f"    {what} {definition}" for definition in names)
-        lines = list(sources.of(difference))
+        lines = list(sources.diff(difference))
         yield from (f"    {line}" for line in lines[:MAX_SOURCE_LINES])
         if len(lines) > MAX_SOURCE_LINES:
             yield f"    ... {len(lines) - MAX_SOURCE_LINES} more lines; `diff STEP` shows all"
@@ -183,4 +183,4 @@ def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:
         note = "" if any(isinstance(item, CodeChanged) for item in found) else " (not part of the identity)"
         yield f"  {render_difference(code)}{note}"
         yield ""
-        yield from SourceDiffs(store, graph.steps).of(code)
+        yield from SourceArchive(store, graph.steps).diff(code)

@@ -85,8 +85,7 @@ class AttemptLog(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write what a step prints, line by line: a piece of a line may be a piece of a secret."""
-        self._printed.write(text)
-        return len(text)
+        return self._printed.write(text)
 
     def _write(self, text: str) -> None:
         with self._full_disk_noted():

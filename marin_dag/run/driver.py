@@ -42,7 +42,7 @@ class Run:
     steps: Sequence[Step[Any]]
     store: Store
     backend: Backend
-    """Where attempts run; started only if a step is to run."""
+    """Runs attempts; started only if a step is to run."""
     display: LineDisplay
     command: str
     """Continues after a failure."""
@@ -94,7 +94,7 @@ class Run:
         if self._frontier.is_finished:
             return 0
         self._provenance = collect_provenance(self.store)
-        SourceArchive(self.store).keep([node.step for node in self._unfinished()])
+        SourceArchive(self.store, [node.step for node in self._unfinished()]).keep()
         with signals_handled(self._on_signal) as install_handlers_again:
             with self.display:
                 self.display.begin([node.step.name for node in self._unfinished()])

@@ -133,7 +133,7 @@ _set_here: set[str] = set()
 
 class _Copying(threading.local):
     names: Iterator[str] = iter(())
-    """What a copy such as `dict(os.environ)` reads next: all names in their order, after an iteration over them."""
+    """Names that a copy such as `dict(os.environ)` reads next: all in their order, after an iteration over them."""
 
 
 _copying = _Copying()

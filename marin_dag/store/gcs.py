@@ -82,13 +82,8 @@ class GcsStore(CloudStore):
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
         beginning = f"{self._folder}{checked(folder)}/{starting_with}"
         with self._explained(folder):
-            pages = self._contacted.list_blobs(
-                self._bucket,
-                prefix=beginning,
-                fields="items(name,size,updated),nextPageToken",
-                timeout=_timeout(),
-                retry=RETRY,
-            ).pages
+            fields = "items(name,size,updated),nextPageToken"
+            pages = self._contacted.list_blobs(self._bucket, prefix=beginning, fields=fields, **_patience()).pages
             # Raw items: to make a Blob of each takes longer than all the rest.
             items = [item for page in pages for item in page.raw_page.get("items", ())]
         return self._entries((item["name"], int(item["size"]), _seconds(item["updated"])) for item in items)
@@ -115,11 +110,11 @@ class GcsStore(CloudStore):
 
     def _is_created(self, blob: storage.Blob, creator: str, data: bytes) -> bool:
         """Return whether the first request of this call made the object that its second request found."""
-        blob.reload(timeout=_timeout(), retry=RETRY)
+        blob.reload(**_patience())
         if (blob.metadata or {}).get(CREATOR) != creator:
             return False
         if base64.b64decode(blob.crc32c) != google_crc32c.Checksum(data).digest():
-            blob.delete(if_generation_match=blob.generation, timeout=_timeout(), retry=RETRY)
+            blob.delete(if_generation_match=blob.generation, **_patience())
             raise TransferError(f"{blob.name}: the upload arrived damaged")
         return True
 
@@ -129,16 +124,16 @@ class GcsStore(CloudStore):
 
     def delete(self, path: str) -> None:
         with self._explained(path), contextlib.suppress(google.api_core.exceptions.NotFound):
-            self._blob(path).delete(timeout=_timeout(), retry=RETRY)
+            self._blob(path).delete(**_patience())
 
     def exists(self, path: str) -> bool:
         with self._explained(path):
-            return bool(self._blob(path).exists(timeout=_timeout(), retry=RETRY))
+            return bool(self._blob(path).exists(**_patience()))
 
     def blocks(self, path: str, start: int = 0) -> Iterator[bytes]:
         with self._explained(path):
             blob = self._blob(path)
-            blob.reload(timeout=_timeout(), retry=RETRY)  # from now on requests name this generation of the object
+            blob.reload(**_patience())  # from now on requests name this generation of the object
             for first in range(start, blob.size, BLOCK_IN_BYTES):
                 yield self._range(blob, first, min(BLOCK_IN_BYTES, blob.size - first))
 
@@ -148,8 +143,7 @@ class GcsStore(CloudStore):
 
     def _writer(self, path: str) -> Any:
         """Return a file whose object exists when it is closed, and never if its block ends by an error."""
-        timeout = _timeout(BLOCK_IN_BYTES)
-        return self._blob(path).open("wb", chunk_size=BLOCK_IN_BYTES, checksum="crc32c", timeout=timeout, retry=RETRY)
+        return self._blob(path).open("wb", chunk_size=BLOCK_IN_BYTES, checksum="crc32c", **_patience(BLOCK_IN_BYTES))
 
     def copy(self, source: str, target: str) -> None:
         self._rewrite(self, source, target)
@@ -164,14 +158,14 @@ class GcsStore(CloudStore):
     def settle(self, path: str) -> tuple[int, str]:
         with self._explained(path):
             blob = self._blob(path)
-            blob.reload(timeout=_timeout(), retry=RETRY)
+            blob.reload(**_patience())
         return blob.size, base64.b64decode(blob.crc32c).hex()
 
     def _rewrite(self, other: "GcsStore", source: str, target: str) -> None:
         with self._explained(target):
             blob, token = self._contacted.bucket(other._bucket).blob(other._key(source)), None
             while True:  # a large object takes several requests
-                token, _, _ = self._blob(target).rewrite(blob, token=token, timeout=_timeout(), retry=RETRY)
+                token, _, _ = self._blob(target).rewrite(blob, token=token, **_patience())
                 if token is None:
                     return
 
@@ -187,7 +181,7 @@ class GcsStore(CloudStore):
     def _download(self, blob: storage.Blob, **kwargs: Any) -> bytes:
         checksum = None if kwargs else "crc32c"  # the checksum that the store sends is that of the whole object
         # The library leaves it to the caller to repeat a download with a wrong checksum.
-        download = functools.partial(blob.download_as_bytes, checksum=checksum, timeout=_timeout(), retry=None)
+        download = functools.partial(blob.download_as_bytes, checksum=checksum, **_patience() | {"retry": None})
         return cast(bytes, RETRY(download)(**kwargs))
 
     def _blob(self, path: str) -> storage.Blob:
@@ -245,8 +239,7 @@ def _upload(blob: storage.Blob, data: bytes, *, if_generation_match: int | None 
         content_type="application/octet-stream",
         checksum="crc32c",
         if_generation_match=if_generation_match,
-        timeout=_timeout(len(data)),
-        retry=RETRY,
+        **_patience(len(data)),
     )
 
 
@@ -267,5 +260,6 @@ def _reason(error: BaseException) -> str:
         return first_line(error)
 
 
-def _timeout(size_in_bytes: int = 0) -> tuple[float, float]:
-    return CONNECT_SECONDS, SILENCE_SECONDS + size_in_bytes / SLOWEST_BYTES_PER_SECOND
+def _patience(size_in_bytes: int = 0) -> dict[str, Any]:
+    """Return the arguments of a request that carries that many bytes."""
+    return {"timeout": (CONNECT_SECONDS, SILENCE_SECONDS + size_in_bytes / SLOWEST_BYTES_PER_SECOND), "retry": RETRY}

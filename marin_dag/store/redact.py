@@ -163,23 +163,41 @@ def known_secrets() -> tuple[str, ...]:
     return _secrets_of(frozenset(os.environ.items()), _remembered)
 
 
-class RedactingStream:
+class LinesWithoutSecrets:
+    """Collects text until a line is complete, so that a secret in two pieces is hidden; CR ends a line, too."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._incomplete: list[str] = []
+
+    def write(self, text: str) -> int:
+        end = max(text.rfind("\n"), text.rfind("\r")) + 1
+        if end:
+            self._incomplete.append(text[:end])
+            self.close()
+        if end < len(text):
+            self._incomplete.append(text[end:])
+        return len(text)
+
+    def close(self) -> None:
+        text, self._incomplete = "".join(self._incomplete), []
+        if text:
+            self._write(redact(text))
+
+
+class RedactingStream(LinesWithoutSecrets):
     """A terminal or a pipe that redacts what is printed, line by line; a context manager."""
 
     def __init__(self, stream: IO[str]) -> None:
+        super().__init__(stream.write)
         self._stream = stream
-        self._lines = LinesWithoutSecrets(stream.write)
 
     def __enter__(self) -> "RedactingStream":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._lines.close()
+        self.close()
         self._stream.flush()
-
-    def write(self, text: str) -> int:
-        self._lines.write(text)
-        return len(text)
 
     def flush(self) -> None:
         self._stream.flush()
@@ -190,27 +208,6 @@ class RedactingStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-class LinesWithoutSecrets:
-    """Collects text until a line is complete, so that a secret in two pieces is hidden; CR ends a line, too."""
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-        self._incomplete: list[str] = []
-
-    def write(self, text: str) -> None:
-        end = max(text.rfind("\n"), text.rfind("\r")) + 1
-        if end:
-            self._incomplete.append(text[:end])
-            self.close()
-        if end < len(text):
-            self._incomplete.append(text[end:])
-
-    def close(self) -> None:
-        text, self._incomplete = "".join(self._incomplete), []
-        if text:
-            self._write(redact(text))
 
 
 def pass_on(source: int, target: int, secrets: Iterable[str]) -> None:

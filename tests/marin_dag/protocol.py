@@ -270,7 +270,7 @@ def replaced_machine() -> Iterator[None]:
         (records, "ThreadPoolExecutor", _OneByOne),
         (run, "Leases", _WorldLeases),
         (run, "DriverRequests", _NoRequests),
-        (run, "SourceArchive", lambda store: SimpleNamespace(keep=lambda steps: None)),
+        (run, "SourceArchive", lambda store, steps: SimpleNamespace(keep=lambda: None)),
         (run, "collect_provenance", lambda store: PROVENANCE),
         (run, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
         (run, "time", clock),
