@@ -110,7 +110,7 @@ def _texts(arguments: Iterable[ast.expr], nodes: set[int]) -> Iterator[str]:
     """Yield the texts among the arguments of a message, and add their nodes to `nodes`."""
     for argument in arguments:
         match argument:
-            case ast.Constant(value=str(text)) if "%r" not in text:  # `%r` calls another method than `%s`
+            case ast.Constant(value=str(text)):
                 yield text
             case ast.JoinedStr():
                 yield ast.unparse(argument)

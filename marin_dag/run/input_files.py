@@ -28,7 +28,7 @@ from marin_dag.values.walk import references_in
 CHECKED_BY_READER = "checked_by_reader"
 PATH_IN_TEXT = re.compile(r"[^\s'\"(),;]+")
 Listener = Callable[[str, tuple[Any, ...]], None]
-HEARD = frozenset({"open", CHECKED_BY_READER, "subprocess.Popen"})
+HEARD = frozenset({"open", CHECKED_BY_READER, "os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"})
 """Audit events that listeners get."""
 
 
