@@ -11,6 +11,7 @@ from marin_dag.code.syntax import (
     Module,
     Target,
     absolute,
+    arguments_of,
     bindings_of,
     children,
     dotted,
@@ -29,20 +30,10 @@ _ANNOTATED = frozenset({"typing.Annotated", "typing_extensions.Annotated"})
 # Names whose effect depends on values, so that no reading of the source can follow them.
 _OPAQUE_CALLS = frozenset(
     {
-        "importlib.util.spec_from_file_location",
-        "importlib.metadata.entry_points",
-        "cloudpickle.load",
-        "cloudpickle.loads",
-        "inspect.getcomments",
-        "inspect.getsource",
-        "inspect.getsourcelines",
-        "pickle.load",
-        "pickle.loads",
-        "pkgutil.iter_modules",
-        "pkgutil.resolve_name",
-        "pkgutil.walk_packages",
-        "runpy.run_module",
-        "runpy.run_path",
+        *("importlib.util.spec_from_file_location", "importlib.metadata.entry_points", "cloudpickle.load"),
+        *("cloudpickle.loads", "inspect.getcomments", "inspect.getsource", "inspect.getsourcelines", "pickle.load"),
+        *("pickle.loads", "pkgutil.iter_modules", "pkgutil.resolve_name", "pkgutil.walk_packages"),
+        *("runpy.run_module", "runpy.run_path"),
     }
 )
 _OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
@@ -250,10 +241,8 @@ class Scanner:
         return bool(found) and all(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in found)
 
     def _signature(self, arguments: ast.arguments) -> None:
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        for argument in every:
-            if argument is not None:
-                self._annotation(argument.annotation)
+        for argument in arguments_of(arguments):
+            self._annotation(argument.annotation)
         for default in [*arguments.defaults, *arguments.kw_defaults]:
             self._visit(default, Aspect.FULL)
 
