@@ -9,7 +9,6 @@ Needs the peers' environment (`make benchmarks`). The last line is JSON: claim, 
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -79,7 +78,9 @@ def main() -> None:
         with collection_of_a_command(is_run=False), collection_paused():  # as in a dry run
             print(json.dumps(plan_once(arguments.once)))
         return
-    from benchmarks.verdict import conclude  # not in the process that is measured
+    import statistics  # neither is for the process that is measured
+
+    from benchmarks.verdict import conclude
 
     if not (PEERS / "snakemake").exists():
         sys.exit(f"{PEERS / 'snakemake'}: not there; `make benchmarks` makes the peers' environment.")
