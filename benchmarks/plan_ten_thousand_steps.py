@@ -9,7 +9,6 @@ Needs the peers' environment (`make benchmarks`). The last line is JSON: claim, 
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -69,8 +68,6 @@ def commit_everything(prefix: Path) -> None:
 
 
 def main() -> None:
-    from benchmarks.verdict import conclude
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--once", metavar="PREFIX", help="one measurement in this process, printed as JSON")
@@ -81,6 +78,10 @@ def main() -> None:
         with collection_of_a_command(is_run=False), collection_paused():  # as in a dry run
             print(json.dumps(plan_once(arguments.once)))
         return
+    import statistics  # neither is for the process that is measured
+
+    from benchmarks.verdict import conclude
+
     if not (PEERS / "snakemake").exists():
         sys.exit(f"{PEERS / 'snakemake'}: not there; `make benchmarks` makes the peers' environment.")
     with tempfile.TemporaryDirectory() as folder:

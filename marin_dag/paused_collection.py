@@ -13,13 +13,15 @@ SELDOM = 50_000, 20, 100
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause the collector inside; restore it afterwards."""
+    """Pause the collector inside; afterwards it does not search what was made, before other objects are as many."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
             gc.enable()
 
 

@@ -6,6 +6,7 @@ error: a module that was imported while its source was as planned runs as planne
 did not run.
 """
 
+import dataclasses
 import logging
 import sys
 import time
@@ -23,33 +24,24 @@ class CodeChangedError(UserError):
     """The code that runs here is not the code that was planned, so its output must not get the planned digest."""
 
 
+@dataclasses.dataclass(eq=False)
 class CodeWatch:
-    """Compares the source that a process finds with what was planned.
+    """Compares the source that a process finds with what was planned."""
 
-    Args:
-        owner: name of the step, for errors.
-        values: the arguments of `function`, whose classes' methods count.
-        definitions: as planned, like `fingerprint`, to name what changed.
-        log: gets a line for edits that came too late to matter.
-    """
+    owner: str
+    """Name of the step, for errors."""
+    function: Any
+    values: tuple[object, ...]
+    """The arguments of `function`, whose classes' methods count."""
+    fingerprint: str
+    definitions: dict[str, str]
+    """As planned, like `fingerprint`, to name what changed."""
+    log: logging.Logger
+    """Gets a line for edits that came too late to matter."""
 
-    def __init__(
-        self,
-        owner: str,
-        function: Any,
-        values: tuple[object, ...],
-        fingerprint: str,
-        definitions: dict[str, str],
-        log: logging.Logger,
-    ) -> None:
-        self._owner = owner
-        self._function = function
-        self._values = values
-        self._fingerprint = fingerprint
-        self._definitions = definitions
-        self._log = log
+    def __post_init__(self) -> None:
         # A function that travels by value is the planner's own.
-        self._as_planned = {module_name(function)} if function.__module__ == "__main__" else set[str]()
+        self._as_planned = {module_name(self.function)} if self.function.__module__ == "__main__" else set[str]()
         self._has_started = False
         self._next_glance = 0.0
         self._logged: list[str] = []
@@ -66,8 +58,8 @@ class CodeWatch:
     def check(self) -> None:
         """Raise CodeChangedError if something that runs here, or may run, is not what was planned."""
         loaded = set(sys.modules)  # before the source is read: a later import may read a later source
-        found = closure_now(self._function, *self._values)
-        if found.fingerprint == self._fingerprint:
+        found = closure_now(self.function, *self.values)
+        if found.fingerprint == self.fingerprint:
             self._as_planned |= loaded
             self._has_started = True
             return
@@ -76,11 +68,11 @@ class CodeWatch:
             touched = {module_of(name) for name in changed}
             if all(module is not None and self._is_unused(module) for module in touched):
                 if changed != self._logged:
-                    self._log.info("edited during the run, and not used by it: %s", listed(changed, MAX_NAMED))
+                    self.log.info("edited during the run, and not used by it: %s", listed(changed, MAX_NAMED))
                 self._logged = changed
                 return
         raise CodeChangedError(
-            f"{self._owner}: its code changed during the run: {listed(changed, MAX_NAMED)}. The output is not "
+            f"{self.owner}: its code changed during the run: {listed(changed, MAX_NAMED)}. The output is not "
             "committed, since its digest stands for the planned code. Start the run again."
         )
 
@@ -89,5 +81,5 @@ class CodeWatch:
         return module in self._as_planned or module not in sys.modules
 
     def _changed(self, found: Closure) -> list[str]:
-        names = sorted({*self._definitions, *found.definitions})
-        return [name for name in names if self._definitions.get(name) != found.definitions.get(name)]
+        names = sorted({*self.definitions, *found.definitions})
+        return [name for name in names if self.definitions.get(name) != found.definitions.get(name)]

@@ -7,7 +7,6 @@ editing a function moves the steps that reach it and no others, and a plan can n
 import atexit
 import inspect
 import sys
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 def closure_of(function: Any, *values: object) -> Closure:
     """Return what `function` reaches when called with `values`, as the source was when this process first asked."""
-    return _closure_of(_where(function), _types_of(values))
+    return _closure_of(_where(function), value_types(*values))
 
 
 def closure_now(function: Any, *values: object) -> Closure:
@@ -37,7 +36,7 @@ def closure_now(function: Any, *values: object) -> Closure:
 
 def covered_by(function: Any, *values: object) -> Covered:
     """Return the modules and files whose code the fingerprint of `function`, called with `values`, counts."""
-    closures, places, _ = _start_of(_where(function), _types_of(values))
+    closures, places, _ = _start_of(_where(function), value_types(*values))
     return closures.covered(places)
 
 
@@ -52,41 +51,36 @@ def notice_edits() -> None:
 
 def source_of(function: Any, *values: object) -> dict[str, str]:
     """Return the readable source of every definition in the closure, for people to compare."""
-    types = _types_of(values)
-    closures, places, _ = _start_of(_where(function), types)
+    closures, places, _ = _start_of(_where(function), value_types(*values))
     return closures.texts(places)
 
 
-def _types_of(values: tuple[object, ...]) -> frozenset[tuple[type, Aspect]]:
-    return frozenset[tuple[type, Aspect]]().union(*map(value_types, values))
-
-
-def value_types(value: Any) -> set[tuple[type, Aspect]]:
+def value_types(*values: Any) -> frozenset[tuple[type, Aspect]]:
     """Return the classes whose methods a step can call on its config: those of values, and of the results of inputs.
 
     Values of `Runtime` fields are omitted: they are execution, and a change of them must not change the fingerprint.
     """
     found: set[tuple[type, Aspect]] = set()
-    owner: Any = type(value)
-    inner: Iterable[Any] = ()
-    match form_of(owner):
-        case Form.REFERENCE if value.result_type is not None:
-            found.add((value.result_type, Aspect.FULL))
-        case Form.ENUM:
-            found.add((owner, Aspect.FULL))
-        case Form.MODEL | Form.DATACLASS as form:
+    pending = list(values)
+    for value in pending:
+        owner: Any = type(value)
+        if owner in PLAIN:
+            continue
+        form = form_of(owner)
+        if form is Form.REFERENCE:
+            if value.result_type is not None:
+                found.add((value.result_type, Aspect.FULL))
+        elif form in (Form.MODEL, Form.DATACLASS):
             found.add((owner, Aspect.VALUE))
-            inner = [getattr(value, name) for name in identity_fields(owner)]
-            if form is Form.MODEL and value.__pydantic_extra__:
-                inner += value.__pydantic_extra__.values()
-        case Form.MAPPING:
-            inner = [*value, *value.values()]
-        case Form.NAMEDTUPLE:
-            found.add((owner, Aspect.VALUE))
-            inner = value
-        case Form.SEQUENCE | Form.SET:
-            inner = value
-    return found.union(*(value_types(item) for item in inner if type(item) not in PLAIN))
+            pending += [getattr(value, name) for name in identity_fields(owner)]
+            pending += (getattr(value, "__pydantic_extra__", None) or {}).values()
+        elif form is Form.MAPPING:
+            pending += [*value, *value.values()]
+        elif form in (Form.SEQUENCE, Form.SET, Form.NAMEDTUPLE):
+            pending += value
+        if form in (Form.ENUM, Form.NAMEDTUPLE):
+            found.add((owner, Aspect.FULL if form is Form.ENUM else Aspect.VALUE))
+    return frozenset(found)
 
 
 Where = tuple[Path, str, str, bool]

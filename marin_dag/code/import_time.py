@@ -132,13 +132,12 @@ class _Finder:
             self._call(base.value if isinstance(base, ast.Subscript) else base)
         for item in node.body:
             if isinstance(item, _FUNCTIONS) and (_makes(item) if is_made else _answers(item)):
-                inner = _Finder(self.module, is_top=False, is_constructor=item.name in _CONSTRUCTORS)
-                inner.follow([item])
+                is_constructor = item.name in _CONSTRUCTORS
+                inner = dataclasses.replace(
+                    self, is_top=False, is_constructor=is_constructor, changes=False, local=set(), made=set()
+                )
+                inner.follow([item])  # adds to the same calls and reads
                 self.is_loud |= inner.is_loud
-                self.called.update(inner.called)
-                self.asked.update(inner.asked)
-                self.passed.update(inner.passed)
-                self.factories.update(inner.factories)
             elif is_made and isinstance(item, ast.Assign | ast.AnnAssign):
                 keywords = [each for each in nodes_of(item) if isinstance(each, ast.keyword)]
                 factories = [each.value for each in keywords if each.arg in ("default_factory", "factory", "init")]

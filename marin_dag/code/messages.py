@@ -34,17 +34,8 @@ _EXCEPTION_READERS = _OUTPUT_READERS | {
 """Names of what reads exceptions other than by `except ... as`."""
 _FRAME_READERS = frozenset(
     {
-        *(
-            "Bytecode",
-            "NameError",
-            "StackSummary",
-            "TracebackException",
-            "UnboundLocalError",
-            "__closure__",
-            "__code__",
-            "capture_locals",
-            "cr_frame",
-        ),
+        *("Bytecode", "NameError", "StackSummary", "TracebackException", "UnboundLocalError", "__closure__"),
+        *("__code__", "capture_locals", "cr_frame"),
         *("currentframe", "dis", "eval", "exec", "f_back", "f_locals", "getargvalues", "getclosurevars"),
         *("getinnerframes", "getouterframes", "getsource", "getsourcelines", "gi_frame", "_getframe", "locals"),
         *("_current_frames", "ag_frame", "getasyncgenlocals", "getcoroutinelocals", "getgeneratorlocals"),

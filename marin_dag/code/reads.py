@@ -18,17 +18,8 @@ _DOCUMENTATION = frozenset(
 _FILES = frozenset(
     {
         *("__file__", "__loader__", "__path__", "__spec__", "co_filename", "find_spec", "get_data", "get_importer"),
-        *(
-            "extract_stack",
-            "extract_tb",
-            "f_code",
-            "getabsfile",
-            "getfile",
-            "getmodule",
-            "getsourcefile",
-            "run_path",
-            "spec_from_file_location",
-        ),
+        *("extract_stack", "extract_tb", "f_code", "getabsfile", "getfile", "getmodule", "getsourcefile"),
+        *("run_path", "spec_from_file_location"),
     }
 )
 """Names by which a file beside the code is found."""

@@ -12,6 +12,7 @@ from marin_dag.code.syntax import (
     Module,
     Target,
     absolute,
+    arguments_of,
     bindings_of,
     children,
     dotted,
@@ -287,10 +288,8 @@ class Scanner:
         return bool(found) and all(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in found)
 
     def _signature(self, arguments: ast.arguments) -> None:
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        for argument in every:
-            if argument is not None:
-                self._annotation(argument.annotation)
+        for argument in arguments_of(arguments):
+            self._annotation(argument.annotation)
         for default in [*arguments.defaults, *arguments.kw_defaults]:
             self._visit(default, Aspect.FULL)
 

@@ -109,26 +109,20 @@ def _add_import(module: Module, statement: ast.Import | ast.ImportFrom) -> None:
 
 def is_type_checking(test: ast.expr) -> bool:
     """Return whether a condition is false whenever the program runs."""
-    match test:
-        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(value=ast.Name(id="typing"), attr="TYPE_CHECKING"):
-            return True
-    return False
+    return _is_of_typing(test, "TYPE_CHECKING")
 
 
 def is_overload(statement: ast.stmt) -> bool:
     """Return whether a function is an `@overload`, which only type checkers read."""
-    for decorator in getattr(statement, "decorator_list", ()):
-        match decorator:
-            case ast.Name(id="overload") | ast.Attribute(value=ast.Name(id="typing"), attr="overload"):
-                return True
-    return False
+    return any(_is_of_typing(decorator, "overload") for decorator in getattr(statement, "decorator_list", ()))
+
+
+def _is_of_typing(expression: ast.expr, name: str) -> bool:
+    return dotted(expression) in ((name, ()), ("typing", (name,)))
 
 
 def _is_main_guard(test: ast.expr) -> bool:
-    match test:
-        case ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")]):
-            return True
-    return False
+    return ast.unparse(test) == "__name__ == '__main__'"
 
 
 def imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, Target]]:
@@ -275,9 +269,13 @@ _FIELDS_WITH_CHILDREN = {
 }
 
 
-def parameters(arguments: ast.arguments) -> list[str]:
+def arguments_of(arguments: ast.arguments) -> list[ast.arg]:
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    return [argument.arg for argument in every if argument is not None]
+    return [argument for argument in every if argument is not None]
+
+
+def parameters(arguments: ast.arguments) -> list[str]:
+    return [argument.arg for argument in arguments_of(arguments)]
 
 
 def dotted(expression: ast.expr) -> tuple[str | None, tuple[str, ...]]:
@@ -309,6 +307,5 @@ def replaced(node: ast.stmt, **fields: object) -> ast.stmt:
 
 def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
     """Return the annotations that defining a function evaluates."""
-    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
-    annotations = [each.annotation for each in every if each is not None]
+    annotations = [each.annotation for each in arguments_of(node.args)]
     return [each for each in (*annotations, node.returns) if each is not None]

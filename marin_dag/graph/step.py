@@ -209,7 +209,7 @@ class Step(Generic[ResultT]):
     def _compute_identity(self, counts_as: str = "") -> Identity:
         kind, start = self.kind, self.predecessor
         code = code_of(kind.function, self.config, policy=self.policy, version=self.version, packages=kind.packages)
-        code = dataclasses.replace(code, counts_as=counts_as) if counts_as else code
+        code = code._replace(counts_as=counts_as)
         continued = None if start is None or start.subpath else start.step._identity
         return identity_of(kind.function, code, self.config, name=self.name, continues=kind.continues, start=continued)
 

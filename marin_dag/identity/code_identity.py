@@ -1,9 +1,8 @@
 """Code identity: policy, version, packages and fingerprint of a step's code."""
 
-import dataclasses
 import socket
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
@@ -14,8 +13,7 @@ from marin_dag.code.sources import CodeError
 Policy = Literal["tracked", "versioned"]
 
 
-@dataclasses.dataclass(frozen=True)
-class CodeIdentity:
+class CodeIdentity(NamedTuple):
     """The code of a step, as far as it is identity or recorded."""
 
     policy: Policy
@@ -31,15 +29,10 @@ class CodeIdentity:
 
     def document(self) -> dict[str, Any]:
         """Return the code as stored with an output. The steps of one kind share its parts: do not change them."""
-        return {
-            "policy": self.policy,
-            "version": self.version,
-            "packages": self.packages,
-            "fingerprint": self.fingerprint,
-            "definitions": self.definitions,
-            "opaque": list(self.opaque),
-            **({"counts_as": self.counts_as} if self.counts_as else {}),
-        }
+        document = {**self._asdict(), "opaque": list(self.opaque)}
+        if not self.counts_as:
+            del document["counts_as"]
+        return document
 
 
 def code_of(

@@ -27,15 +27,9 @@ class Identity(NamedTuple):
 def identity_of(
     function: Any, code: CodeIdentity, config: BaseModel, *, name: str, continues: str | None, start: Identity | None
 ) -> Identity:
-    """Return the identity of a step, or that of its start where it changes nothing but where it stops.
+    """Return the identity of a step, or that of its `start` where it changes nothing but where it stops.
 
-    Args:
-        function: the step function.
-        code: what its code is.
-        config: its config.
-        name: of the step, for errors.
-        continues: the field of the config that names the start, for a kind that has one.
-        start: identity of the whole output that the step starts from.
+    `name` is the step's, for errors; `continues` is the field of the config that names the start, if there is one.
     """
     document = {
         "schema": SCHEMA_VERSION,
