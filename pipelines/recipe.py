@@ -282,7 +282,7 @@ def validation_tasks(
         tokenizer: that of the phase.
         num_fewshot: worked examples in each prompt of a task that is given by its name.
         items: step with the items of tasks without their own rows.
-        limit: number of items of each task, from the first; None takes all.
+        limit: number of first items of each task, for a group in equal shares of its tasks; None takes all.
         name: name of the steps.
     """
     return scoring.answer_steps(name, _suites(tasks, num_fewshot), tokenizer, items=items, limit=limit)

@@ -56,7 +56,7 @@ def over_layers(
     layer: Callable[[HiddenT, Any], tuple[HiddenT, Any]],
     hidden: HiddenT,
     layers: Any,
-    by_layer: tuple[Any, ...] | None,
+    by_layer: Any,
     *,
     unroll: int,
 ) -> tuple[HiddenT, Any]:
