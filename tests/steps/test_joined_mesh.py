@@ -51,12 +51,12 @@ def test_a_step_for_an_accelerator_does_not_train_on_a_cpu(resources: Resources,
         joined_mesh(context)
 
 
-@pytest.mark.parametrize(("num_bytes", "sharers"), [(16e9, 1), (140e9, 4)])
-def test_a_model_is_scored_on_the_mesh_that_its_plan_has(num_bytes: float, sharers: int, use_devices, monkeypatch):
+@pytest.mark.parametrize(("gigabytes", "sharers"), [(16, 1), (140, 4)])
+def test_a_model_is_scored_on_the_mesh_that_its_plan_has(gigabytes: int, sharers: int, use_devices, monkeypatch):
     use_devices(8)
     monkeypatch.setattr("steps.lm_eval.check_platform", lambda resources: None)
-    model: Any = SimpleNamespace(config=CONFIG, params=[SimpleNamespace(nbytes=num_bytes / 2)] * 2)
+    model: Any = SimpleNamespace(config=CONFIG, params=[SimpleNamespace(nbytes=gigabytes * 10**9 // 2)] * 2)
     mesh = _planned_mesh(Gpu("H100", 8), model)
     assert mesh is not None and (mesh.size, copy_size(mesh)) == (8, sharers)
-    assert evaluated_mesh(Gpu("H100", 8), CONFIG, int(num_bytes)).copy_size == sharers
+    assert evaluated_mesh(Gpu("H100", 8), CONFIG, gigabytes * 10**9).copy_size == sharers
     assert _planned_mesh(Cpu(2), model) is None
