@@ -54,7 +54,7 @@ def quality(phase: str, evaluation: EmaEvalResult | None, scored: LmEvalResult |
         tasks = counted(len(scores), "task")
         yield f"{phase}: lm-eval mean accuracy {accuracy:.3f} over {tasks}; guessing gives {chance:.3f}"
     for s in scored.scores:
-        if (warning := implausible(value=s.value, chance=s.chance, num_items=s.num_items)) is not None:
+        if (warning := implausible(s)) is not None:
             yield f"lm-eval, {s.measure}: {warning}"
 
 

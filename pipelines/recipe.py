@@ -267,7 +267,7 @@ def validation_tasks(
     Args:
         tasks: and `num_fewshot`, `items` as those of `score`.
         tokenizer: that of the phase.
-        limit: number of items of each task, from the first; None takes all.
+        limit: number of first items of each task, for a group in equal shares of its tasks; None takes all.
         name: name of the steps.
     """
     return scoring.answer_steps(name, _suites(tasks, num_fewshot), tokenizer, items=items, limit=limit)

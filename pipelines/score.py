@@ -17,7 +17,9 @@ from typing import Any
 
 from marin_dag.cli import main as command_line
 from marin_dag.errors import UserError
+from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
+from marin_dag.run.supply import usable_cpus
 from pipelines import recipe
 from pipelines.machines import MACHINES, resources_named
 from pipelines.score_table import print_table, read_published
@@ -41,13 +43,14 @@ def build(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
     own = {} if arguments.include_path is None else names_in(Path(arguments.include_path))
     tasks = [_with_own(task_named(word), own, arguments.items) for word in arguments.tasks.split(",")]
     names = _names(arguments.model)
+    resources = Cpu(usable_cpus()) if arguments.on is None else resources_named(arguments.on)
     with generated_code(arguments.run_generated_code):
         return [
             recipe.score(
                 download(f"download/{name}", DownloadConfig(fetch=_fetch(model))),
                 tasks,
                 items=items,
-                resources=None if arguments.on is None else resources_named(arguments.on),
+                resources=resources,
                 limit=arguments.limit,
                 compute_dtype=arguments.compute_dtype,
             )
@@ -129,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--include-path", metavar="DIR", help="tasks of your own: YAML files of lm-eval, with their rows in --items")
     add("--against", metavar="FILE.json", help="published scores to compare with (docs/reference/evaluation.md)")
     add("--compute-dtype", choices=("float32", "bfloat16"), default="float32", help="of the model (default float32)")
-    add("--on", metavar="MACHINE", help=f"machine of each score: {MACHINES}")
+    add("--on", metavar="MACHINE", help=f"machine of each score: {MACHINES} (default: every core here)")
     add_argument(parser)
 
 

@@ -5,8 +5,16 @@ from collections.abc import Iterable, Mapping
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.ledger.records import Records
 from pipelines.output import aligned
-from runtime.evaluation.definitions import GENERATED, installed, read_facts
-from runtime.evaluation.registry import CHOICES, DEFINITIONS, GROUPS, is_packaged, items_of, members
+from runtime.evaluation.definitions import GENERATED, read_facts
+from runtime.evaluation.registry import (
+    CHOICES,
+    definitions,
+    groups,
+    installed,
+    is_packaged,
+    items_of,
+    members,
+)
 from runtime.evaluation.suites import SUITES
 from steps.lm_eval import LmEvalConfig
 
@@ -16,7 +24,7 @@ FORMS = {"multiple_choice": "choice", GENERATED: "written", "loglikelihood": "li
 def _tasks(session: Session) -> int:
     configs = [step.config for step in session.graph().steps if isinstance(step.config, LmEvalConfig)]
     num_items = _num_items(session, configs)
-    names = sorted({*GROUPS, *DEFINITIONS} - {member for group in GROUPS.values() for member in group})
+    names = sorted({*groups(), *definitions()} - {member for group in groups().values() for member in group})
     own = {task.name: task for config in configs for task in config.tasks if config.own_items is not None}
     rows = [["task", "form", "shots", "chance", "items", "missing", "suites"]]
     rows += [_row(name, num_items) for name in names if name not in own]
@@ -30,7 +38,7 @@ def _tasks(session: Session) -> int:
 
 def _row(name: str, num_items: Mapping[str, int]) -> list[str]:
     names = members(name)
-    facts = read_facts(installed() / DEFINITIONS[names[0]])
+    facts = read_facts(installed() / definitions()[names[0]])
     choices = facts.num_choices or CHOICES.get(name)
     there = [items_of(member) for member in names if items_of(member) in num_items]
     has_items = bool(there) or all(map(is_packaged, names))

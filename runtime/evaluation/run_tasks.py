@@ -1,7 +1,8 @@
 """Runs of tasks: lm-eval's definitions and metrics over one model, offline, with scores and a few samples."""
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.evaluation.definitions import GENERATED
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
 
 SAMPLES_PER_TASK = 5
-ROUNDING = 1e-3
-"""Largest difference of one log-likelihood, in nats, between devices and layouts of batches in float32."""
+ROUNDING = {"float32": 1e-3, "bfloat16": 0.125}
+"""Compute dtype -> largest difference of one log-likelihood, in nats, between devices and layouts of batches.
+
+In bfloat16, answers of 1, 4 and 16 tokens differed by up to 0.03, 0.10 and 0.13 (12 layers, layouts on a CPU).
+"""
 UNPARSED = "[invalid]"
 """Answer of lm-eval's filters where they find none."""
 
@@ -37,15 +41,16 @@ def run_tasks(
     *,
     limit: int | None,
     run_generated_code: bool = False,
+    compute_dtype: str = "float32",
 ) -> TaskRun:
     """Score the first `limit` items of each task, or all.
 
     `make_harness` is called after the network is shut off, since the adapter's module imports lm-eval.
 
     Raises:
-        GeneratedCodeError: a task runs generated code, and `run_generated_code` is false.
+        ValueError: a task runs generated code, and `run_generated_code` is false.
     """
-    with loaded_tasks(tasks, files, limit=limit, run_generated_code=run_generated_code) as loaded:
+    with loaded_tasks(tasks, files, limit=limit) as loaded:
         import lm_eval.evaluator
 
         harness = make_harness()
@@ -63,8 +68,12 @@ def run_tasks(
             confirm_run_unsafe_code=run_generated_code,
         )
     assert output is not None  # None is for processes of rank above 0
-    scores = [score for task in tasks for score in _scores(task, loaded, output, harness.num_truncated)]
-    items = [each for task in tasks for each in _item_scores(task, loaded, output)]
+    items = {task.label: list(_item_scores(task, loaded, output)) for task in tasks}
+    scores = [
+        score
+        for task in tasks
+        for score in _scores(task, loaded, output, items[task.label], harness.num_truncated, ROUNDING[compute_dtype])
+    ]
     samples = [
         _sample(label, sample)
         for group in loaded.labels.values()
@@ -72,22 +81,23 @@ def run_tasks(
         for sample in sorted(output["samples"][label], key=lambda sample: (sample["doc_id"], sample["filter"]))
         if sample["doc_id"] < SAMPLES_PER_TASK
     ]
-    return TaskRun(tuple(scores), tuple(samples), tuple(items))
+    return TaskRun(tuple(scores), tuple(samples), tuple(each for of_task in items.values() for each in of_task))
 
 
 def _scores(
-    task: Task, loaded: LoadedTasks, output: Mapping[str, Any], num_truncated: Mapping[str, int]
-) -> list[TaskScore]:
-    """Return one score for each metric and filter; a group's is over the items of all its tasks."""
+    task: Task,
+    loaded: LoadedTasks,
+    output: Mapping[str, Any],
+    items: Iterable[ItemScores],
+    num_truncated: Mapping[str, int],
+    rounding: float,
+) -> Iterator[TaskScore]:
+    """Yield one score for each metric and filter; a group's is over the items of all its tasks."""
     labels = loaded.labels[task.label]
     samples = [sample for label in labels for sample in output["samples"][label]]
-    by_item = {each.metric: each for each in _item_scores(task, loaded, output)}
+    by_item = {each.metric: each for each in items}
     truncated = sum(num_truncated.get(label, 0) for label in labels)
-    scores = []
-    for key in output["results"][labels[0]]:
-        metric, comma, answer_filter = key.partition(",")
-        if not comma or metric.endswith("_stderr"):
-            continue
+    for key, metric, answer_filter in _metrics(labels, output):
         picked = [sample for sample in samples if sample["filter"] == answer_filter]
         name = metric if answer_filter == "none" else key
         if name in by_item:
@@ -98,42 +108,40 @@ def _scores(
             raise ValueError(f"{task.label}: {metric} is no mean over items, so a group has none; score its tasks.")
         if not math.isfinite(value):
             raise ValueError(f"{task.label}: {metric} is {value}; the model has diverged, or an item is empty.")
-        chance = _chance(picked) if metric.startswith("acc") and loaded.is_multiple_choice(labels[0]) else None
-        num_unparsed = sum(UNPARSED in map(str, sample["filtered_resps"]) for sample in picked)
-        scores.append(
-            TaskScore(
-                task=task.name,
-                num_fewshot=task.num_fewshot,
-                metric=name,
-                value=value,
-                stderr=stderr,
-                num_items=len(picked),
-                chance=chance,
-                fewshot_from=loaded.fewshot_from[task.label],
-                num_truncated=truncated,
-                num_unparsed=num_unparsed,
-                num_close=0 if chance is None else sum(_is_close(sample, metric) for sample in picked),
-                warning=suspicion(
-                    value=value,
-                    chance=chance,
-                    num_items=len(picked),
-                    num_truncated=truncated,
-                    num_requests=sum(len(sample["arguments"]) for sample in picked),
-                    num_unparsed=num_unparsed,
-                    num_tasks=len(labels),
-                    num_members=len(task.definitions),
-                ),
-            )
+        chance = _chance(picked) if metric.startswith("acc") and all(map(loaded.is_multiple_choice, labels)) else None
+        score = TaskScore(
+            task=task.name,
+            num_fewshot=task.num_fewshot,
+            metric=name,
+            value=value,
+            stderr=stderr,
+            num_items=len(picked),
+            chance=chance,
+            fewshot_from=loaded.fewshot_from[task.label],
+            num_truncated=truncated,
+            num_unparsed=sum(UNPARSED in map(str, sample["filtered_resps"]) for sample in picked),
+            num_close=0 if chance is None else sum(_is_close(sample, metric, rounding) for sample in picked),
         )
-    return scores
+        num_requests = sum(len(sample["arguments"]) for sample in picked)
+        warning = suspicion(score, num_requests=num_requests, num_tasks=len(labels), num_members=len(task.definitions))
+        yield dataclasses.replace(score, warning=warning)
+
+
+def _metrics(labels: Sequence[str], output: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return key, metric and filter of the scores that all tasks of a group have."""
+    first, *others = (output["results"][label] for label in labels)
+    shared = [key for key in first if "," in key and all(key in each for each in others)]
+    found = [(key, *key.split(",", 1)) for key in shared if not key.partition(",")[0].endswith("_stderr")]
+    if not found:
+        raise ValueError(f"{', '.join(labels)}: these tasks of a group have no metric in common; name the tasks.")
+    return found
 
 
 def _item_scores(task: Task, loaded: LoadedTasks, output: Mapping[str, Any]) -> Iterator[ItemScores]:
     """Yield the values of all items for each metric and filter that is a mean over items."""
     labels = loaded.labels[task.label]
-    for key in output["results"][labels[0]]:
-        metric, comma, answer_filter = key.partition(",")
-        if comma and not metric.endswith("_stderr") and loaded.is_mean(labels[0], metric):
+    for key, metric, answer_filter in _metrics(labels, output):
+        if loaded.is_mean(labels[0], metric):
             every = [(label, sample) for label in labels for sample in output["samples"][label]]
             picked = [(label, sample) for label, sample in every if sample["filter"] == answer_filter]
             name = metric if answer_filter == "none" else key
@@ -150,7 +158,7 @@ def _chance(samples: Sequence[Mapping[str, Any]]) -> float:
     return math.fsum(shares) / len(shares)
 
 
-def _is_close(sample: Mapping[str, Any], metric: str) -> bool:
+def _is_close(sample: Mapping[str, Any], metric: str, rounding: float) -> bool:
     """Return whether the two best choices of an item are closer than what rounding may change."""
     num_choices = len(sample["arguments"]) // (2 if "acc_mutual_info" in sample["metrics"] else 1)
     values = [float(response[0][0]) for response in sample["resps"]]
@@ -161,7 +169,7 @@ def _is_close(sample: Mapping[str, Any], metric: str) -> bool:
     elif metric in ("acc_norm", "acc_bytes"):
         lengths = [max(1, len(choice if metric == "acc_norm" else choice.encode())) for choice in choices]
     best = sorted((value / length for value, length in zip(values[:num_choices], lengths, strict=True)), reverse=True)
-    return num_choices > 1 and best[0] - best[1] < ROUNDING / min(lengths)
+    return num_choices > 1 and best[0] - best[1] < rounding / min(lengths)
 
 
 def _sample(label: str, sample: Mapping[str, Any]) -> dict[str, Any]:

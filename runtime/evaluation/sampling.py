@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 
@@ -45,6 +46,7 @@ class Draws(NamedTuple):
     """Number of tokens of the text so far."""
 
 
+DRAW_DTYPES = np.float32, np.float32, np.int32, np.uint32, np.uint32, np.int32
 Logits = Float32[Array, "slots vocab_size"]
 
 

@@ -80,7 +80,7 @@ class Scorer:
     def score(self, sequences: Sequence[Scored]) -> list[Score]:
         """Return one score a sequence, in order. Equal sequences are computed once."""
         for number, sequence in enumerate(sequences):
-            check_tokens(self._model, f"sequences[{number}]", *sequence)
+            self._check(f"sequences[{number}]", sequence)
         keys = [answer_key("score", *sequence) for sequence in sequences]
         numbers = {key: number for number, key in reversed([*enumerate(keys)])}
         wanted: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
@@ -105,6 +105,15 @@ class Scorer:
                 self._on_progress(num_done, len(numbers))
         return [Score(*self._answers[key]) for key in keys]
 
+    def _check(self, name: str, sequence: Scored) -> None:
+        inputs, targets = sequence
+        if not 1 <= len(targets) <= len(inputs) <= self.max_length:
+            raise ValueError(
+                f"{name}: {len(inputs)} input tokens and {len(targets)} targets; use one or more targets, no more "
+                f"targets than inputs, and no more inputs than the model's context of {self.max_length} tokens."
+            )
+        self._model.check_tokens(name, (*inputs, *targets))
+
     def _scores(self, packed: PackedRows, queries: Sequence[_Query]) -> dict[int, Score]:
         hidden = self._hidden_states(self._model.by_device(packed))
         rows_by_device = len(packed.tokens) // self._model.num_devices
@@ -127,21 +136,6 @@ class Scorer:
                     log_likelihoods[query.sequence] += float(values[device, index])
                     is_greedy[query.sequence] &= bool(greedy[device, index])
         return {number: Score(value, is_greedy[number]) for number, value in log_likelihoods.items()}
-
-
-def check_tokens(model: PlacedModel, name: str, inputs: Sequence[int], targets: Sequence[int]) -> None:
-    """Raise ValueError for a sequence that the model cannot take."""
-    max_length, vocab_size = model.config.max_position_embeddings, model.config.vocab_size
-    if not 1 <= len(targets) <= len(inputs) <= max_length:
-        raise ValueError(
-            f"{name}: {len(inputs)} input tokens and {len(targets)} targets; use one or more targets, no more "
-            f"targets than inputs, and no more inputs than the model's context of {max_length} tokens."
-        )
-    if not all(0 <= token < vocab_size for token in (*inputs, *targets)):
-        raise ValueError(
-            f"{name}: token {max(*inputs, *targets)} is above the model's vocab_size of {vocab_size}; "
-            "use the tokenizer that the model was trained with."
-        )
 
 
 def _queries(group: Group, place: Place, wanted: Any, sequences: Sequence[Scored]) -> list[_Query]:

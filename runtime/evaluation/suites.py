@@ -1,22 +1,25 @@
 """Suites: tasks with their numbers of shots, as plain values that a plan can read."""
 
+import ast
 import dataclasses
-from collections.abc import Sequence
+import functools
+import importlib.util
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from runtime.evaluation.definitions import (
+    GENERATED,
     DefinitionError,
     Facts,
     find_definition,
-    installed,
     modules_of,
     read_definition,
     read_facts,
     read_group,
 )
-from runtime.evaluation.registry import DEFINITIONS, GROUPS, items_of
+from runtime.evaluation.registry import definitions, installed, items_of, members
 from runtime.evaluation.task import Definition, Task
-from runtime.evaluation.task_packages import install_command, missing_packages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +59,9 @@ def tasks_of(spec: TaskSpec) -> tuple[Task, ...]:
         DefinitionError: there is no such definition, or it has fewer worked examples than asked for.
     """
     root = Path(spec.task).parent if spec.is_own else installed()
-    if not spec.is_own and (spec.task in GROUPS or spec.task in DEFINITIONS):
-        names = GROUPS.get(spec.task, (spec.task,))
-        return (_task(spec, root, spec.task, [Definition(name, DEFINITIONS[name], items_of(name)) for name in names]),)
+    if not spec.is_own and (names := members(spec.task))[0] in definitions():
+        usual = [Definition(name, definitions()[name], items_of(name)) for name in names]
+        return (_task(spec, root, spec.task, usual),)
     yaml = Path(spec.task).name if spec.is_own else find_definition(spec.task)
     read = read_definition(root / yaml)
     group = read.get("group")
@@ -67,7 +70,7 @@ def tasks_of(spec: TaskSpec) -> tuple[Task, ...]:
             raise DefinitionError(f"{root / yaml}: has no `task`; add `task: NAME`.")
         return (_task(spec, root, read["task"], [Definition(read["task"], yaml, read["task"])]),)
     entries = read_group(root, yaml)
-    definitions = [
+    leaves = [
         [
             Definition(name, path, name if spec.is_own else items_of(name), settings)
             for name, (path, settings) in entry.leaves.items()
@@ -77,27 +80,19 @@ def tasks_of(spec: TaskSpec) -> tuple[Task, ...]:
     if spec.num_fewshot is None and any(entry.num_fewshot is not None for entry in entries):
         return tuple(
             _group(dataclasses.replace(spec, num_fewshot=entry.num_fewshot), root, entry.name, found)
-            for entry, found in zip(entries, definitions, strict=True)
+            for entry, found in zip(entries, leaves, strict=True)
         )
-    return (_group(spec, root, group, [each for found in definitions for each in found]),)
-
-
-def task_of(spec: TaskSpec) -> Task:
-    """Return the one task that a recipe names.
-
-    Raises:
-        DefinitionError: as `tasks_of`; or the group has no score of its own.
-    """
-    tasks = tasks_of(spec)
-    if len(tasks) > 1:
-        raise DefinitionError(
-            f"{spec.task}: the group sets worked examples for its tasks, so it has no score of its own; name its tasks."
-        )
-    return tasks[0]
+    return (_group(spec, root, group, [each for found in leaves for each in found]),)
 
 
 def _group(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definition]) -> Task:
-    numbers = {read_facts(root / each.yaml, each.settings).num_fewshot for each in definitions}
+    facts = [read_facts(root / each.yaml, each.settings) for each in definitions]
+    if len({each.output_type == GENERATED for each in facts}) > 1:
+        raise DefinitionError(
+            f"group {name!r}: some of its tasks have choices and some write text, and no score covers both; name its "
+            "tasks."
+        )
+    numbers = {each.num_fewshot for each in facts}
     if spec.num_fewshot is None and len(numbers) > 1:
         raise DefinitionError(
             f"group {name!r}: its tasks have {' and '.join(map(str, sorted(numbers)))} worked examples, and a group is "
@@ -112,10 +107,10 @@ def _task(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definitio
     for each in facts:
         _check_examples(name, shots, each)
     modules = dict.fromkeys(module for found in definitions for module in modules_of(root / found.yaml))
-    if missing := dict.fromkeys(package for module in modules for package in missing_packages(module)):
+    if missing := dict.fromkeys(package for module in modules for package in _missing_packages(module)):
         raise DefinitionError(
-            f"task {name!r}: its functions need packages that are not installed: {', '.join(missing)}. Install them: "
-            f"`{install_command(missing)}`."
+            f"task {name!r}: its functions need packages that are not installed. Install them: "
+            f"`pip install {' '.join(missing)}`."
         )
     most_tokens = max(each.max_new_tokens for each in facts)
     return Task(name, shots, tuple(definitions), most_tokens, any(each.runs_code for each in facts), spec.is_own)
@@ -127,6 +122,30 @@ def _check_examples(name: str, num_fewshot: int, facts: Facts) -> None:
             f"TaskSpec.num_fewshot of {name!r} is {num_fewshot}, and its definition has {facts.num_examples} worked "
             "examples; use at most as many."
         )
+
+
+@functools.cache
+def _missing_packages(module: Path) -> tuple[str, ...]:
+    """Return the packages that a module needs at its import and that are not installed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some of lm-eval's modules have invalid escapes
+        tree = ast.parse(module.read_bytes())
+    names = dict.fromkeys(_imports(tree.body))
+    beside = {path.stem for path in module.parent.iterdir()}
+    return tuple(name for name in names if name not in beside and importlib.util.find_spec(name) is None)
+
+
+def _imports(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """Yield the packages of absolute imports at module level whose failure the module does not catch."""
+    for node in body:
+        match node:
+            case ast.Import(names):
+                yield from (alias.name.partition(".")[0] for alias in names)
+            case ast.ImportFrom(str(module), level=0):
+                yield module.partition(".")[0]
+            case ast.Try(attempted, handlers):
+                if any(isinstance(inner, ast.Raise) for handler in handlers for inner in handler.body):
+                    yield from _imports(attempted)
 
 
 # CORE_TASKS and MMLU_TASKS of the public recipe (experiments/evals/task_configs.py).

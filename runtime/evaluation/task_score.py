@@ -29,10 +29,10 @@ class TaskScore:
     """Prompts truncated to the model's context."""
     num_unparsed: int
     """Generated texts without an answer that the task could read."""
-    warning: str | None
+    warning: str | None = None
     """A reason not to trust the value, if there is one."""
 
-    num_close: int = dataclasses.field(default=0, kw_only=True)
+    num_close: int = 0
     """Items whose two best choices are closer than rounding: another device or batch size may change the choice."""
 
     @property
@@ -63,8 +63,9 @@ def leading_of_each_task(scores: Iterable[Scored]) -> list[Scored]:
     return [min(same, key=rank) for same in found.values()]
 
 
-def implausible(*, value: float, chance: float | None, num_items: int) -> str | None:
+def implausible(score: TaskScore) -> str | None:
     """Return why the value is implausible for any model, or None."""
+    value, chance, num_items = score.value, score.chance, score.num_items
     if num_items <= SUSPICIOUS_NUM_ITEMS:
         return None
     if chance is None and value < NEXT_TO_NOTHING:
@@ -80,26 +81,17 @@ def implausible(*, value: float, chance: float | None, num_items: int) -> str | 
     return None
 
 
-def suspicion(
-    *,
-    value: float,
-    chance: float | None,
-    num_items: int,
-    num_truncated: int,
-    num_requests: int,
-    num_unparsed: int,
-    num_tasks: int = 1,
-    num_members: int = 1,
-) -> str | None:
+def suspicion(score: TaskScore, *, num_requests: int, num_tasks: int = 1, num_members: int = 1) -> str | None:
     """Return why to look at the samples before trusting the value, or None."""
-    if num_truncated * 2 > num_requests:
-        reason = f"{num_truncated} of {num_requests} prompts were longer than the model's context and lost their start"
-    elif num_unparsed * 2 > num_items:
-        reason = f"{num_unparsed} of {num_items} generated texts contain no answer"
+    truncated, unparsed = score.num_truncated, score.num_unparsed
+    if truncated * 2 > num_requests:
+        reason = f"{truncated} of {num_requests} prompts were longer than the model's context and lost their start"
+    elif unparsed * 2 > score.num_items:
+        reason = f"{unparsed} of {score.num_items} generated texts contain no answer"
     elif num_tasks < num_members:
         reason = f"the value covers {num_tasks} of the group's {num_members} tasks; the others have no items"
     else:
         reason = ""
-    if (found := implausible(value=value, chance=chance, num_items=num_items)) is not None:
+    if (found := implausible(score)) is not None:
         return f"{found} ({reason})" if reason else found
     return reason or None

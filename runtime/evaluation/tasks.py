@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import fsspec
 
-from runtime.evaluation.definitions import installed, read_facts
-from runtime.evaluation.generated_code import GeneratedCodeError
+from runtime.evaluation.definitions import read_facts
+from runtime.evaluation.registry import installed
 from runtime.evaluation.task import Definition, Task
 from runtime.text.extraction.extracted import DamagedFileError
 from runtime.text.extraction.limits import bounded_lines, memory_bound
@@ -196,15 +196,6 @@ def copy_definitions(files: Mapping[str, str], folder: Path) -> None:
 
 def _root(task: Task, own: Path) -> Path:
     return own if task.is_own else installed()
-
-
-def check_runs_no_code(task: Task, own: Path) -> None:
-    """Raise GeneratedCodeError if a metric of the task runs generated code."""
-    if any(read_facts(_root(task, own) / each.yaml, each.settings).runs_code for each in task.definitions):
-        raise GeneratedCodeError(
-            f"{task.name}: its metric runs code that the model writes. To allow this, add --run-generated-code to "
-            "the command."
-        )
 
 
 def fewshot_from(

@@ -178,20 +178,11 @@ class Predictor:
         Columns: step, consumed_tokens, weights, domain, window (digest), position, token, log_prob (null where a token
         is not predicted: the first of a document or window), rank, entropy, likely, likely_log_prob.
         """
-        tables = [
-            self._table_of_weights(predicted).add_column(
-                0, "weights", _repeated(which, self.sample.windows.tokens.size)
-            )
-            for which, predicted in predictions.items()
-        ]
-        joined = pa.concat_tables(tables)
-        joined = joined.filter(pa.compute.greater_equal(joined["segment"], 0)).drop_columns("segment")
-        numbers = (("consumed_tokens", consumed_tokens), ("step", step))
-        for name, number in numbers:
-            joined = joined.add_column(0, name, pa.array(np.full(len(joined), number, np.int64)))
-        return joined
+        return pa.concat_tables(
+            self._table_of_weights(step, consumed_tokens, which, predicted) for which, predicted in predictions.items()
+        )
 
-    def _table_of_weights(self, predicted: Predictions) -> pa.Table:
+    def _table_of_weights(self, step: int, consumed_tokens: int, which: str, predicted: Predictions) -> pa.Table:
         tokens, segment_ids = self.sample.windows
         num_windows, length = tokens.shape
         # Position i predicts token i + 1: shift by one, so that a row holds a token and the prediction of it.
@@ -200,24 +191,22 @@ class Predictor:
         is_predicted[:, 0] = False
         unknown = ~is_predicted.ravel()
         flat = {name: np.asarray(part).reshape(tokens.size, -1) for name, part in shifted._asdict().items()}
-        return pa.table(
+        numbers = {name: pa.array(flat[name][:, 0], mask=unknown) for name in ("log_prob", "rank", "entropy")}
+        lists = {name: _lists(flat[name], np.asarray(unknown)) for name in ("likely", "likely_log_prob")}
+        table = pa.table(
             {
+                "step": np.full(tokens.size, step, np.int64),
+                "consumed_tokens": np.full(tokens.size, consumed_tokens, np.int64),
+                "weights": _repeated_each((which,), tokens.size),
                 "domain": _repeated_each(self.sample.domains, length),
                 "window": _repeated_each(self.sample.digests, length),
-                "position": pa.array(np.tile(np.arange(length, dtype=np.int32), num_windows)),
-                "token": pa.array(tokens.ravel()),
-                "segment": pa.array(segment_ids.ravel()),
-                "log_prob": pa.array(flat["log_prob"][:, 0], mask=unknown),
-                "rank": pa.array(flat["rank"][:, 0], mask=unknown),
-                "entropy": pa.array(flat["entropy"][:, 0], mask=unknown),
-                "likely": _lists(flat["likely"], np.asarray(unknown)),
-                "likely_log_prob": _lists(flat["likely_log_prob"], np.asarray(unknown)),
+                "position": np.tile(np.arange(length, dtype=np.int32), num_windows),
+                "token": tokens.ravel(),
+                **numbers,
+                **lists,
             }
         )
-
-
-def _repeated(text: str, times: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(np.zeros(times, np.int32), [text])
+        return table.filter(pa.array(segment_ids.ravel() >= 0))
 
 
 def _repeated_each(texts: Iterable[str], times: int) -> pa.DictionaryArray:

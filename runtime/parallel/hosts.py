@@ -53,12 +53,18 @@ def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int 
     )
 
 
+def limit_threads(num_cpus: int) -> None:
+    """Let JAX compute with as many threads of a CPU as a step asked cores for; by default it takes all cores."""
+    os.environ["PJRT_NPROC"] = str(max(1, num_cpus))  # read when JAX makes its devices
+
+
 def open_cores(number: int, *, is_gang: bool = False) -> None:
     """Make `number` CPU devices for `mesh.mesh_of_cores`; arrays made before are lost.
 
     Where an earlier step of this process made fewer devices, JAX restarts with more; where it made more, they stay. A
     process of a gang is new.
     """
+    limit_threads(number)
     # Read when the first program is compiled. By default a process ends where one core reaches a collective a minute
     # after another, as on a busy machine: there is one an update, after all micro-batches.
     flags = os.environ.get("XLA_FLAGS", "")

@@ -3,9 +3,13 @@
 Plan, compiler, roofline and run all use `Machines.layout`, so that they cannot disagree.
 """
 
+import contextlib
 import dataclasses
 import math
 from typing import NamedTuple
+
+PARAMETERS_SHARE = 0.6
+"""Largest share of a device's memory for the parameters of an evaluated model; activations and cache take the rest."""
 
 
 class MeshShape(NamedTuple):
@@ -118,6 +122,22 @@ class Machines:
         inner_cut, replica_cut, left = laid[0]
         shape = MeshShape(self.num_slices * copies, math.prod(left), model, context)
         return MeshLayout(shape, left, inner_cut, replica_cut)
+
+    def layout_with_copies(self, num_bytes: int, memory_in_bytes: int | None) -> MeshLayout:
+        """Return the layout for programs without gradients, with the most copies of the parameters that fit in a slice.
+
+        Where no copy fits, all devices of a slice share one.
+
+        Args:
+            num_bytes: size of the parameters as they are stored.
+            memory_in_bytes: memory of a device; None for CPUs, which hold any model.
+        """
+        by_slice = math.prod(self.sizes)
+        for sharers in range(1, by_slice):
+            if by_slice % sharers == 0 and num_bytes / sharers <= PARAMETERS_SHARE * (memory_in_bytes or math.inf):
+                with contextlib.suppress(ValueError):  # no axis of the torus has such parts
+                    return self.layout_of_copies(sharers)
+        return self.layout_of_copies(by_slice)
 
     def layout_of_copies(self, devices_of_a_copy: int) -> MeshLayout:
         """Return the layout for programs without gradients, where whole copies send each other nothing.

@@ -58,7 +58,7 @@ def test_an_added_task_is_scored_beside_the_others_which_keep_their_identity(exp
     found = digests(joined)
     assert (joined.name, joined.kind) == ("lm_eval/kestrel", joined_scores)
     assert before.items() < found.items() and len(found) == 3 and "animals_1shot" in found
-    monkeypatch.setitem(registry.DEFINITIONS, "another", "piqa/piqa.yaml")
+    monkeypatch.setitem(registry.definitions(), "another", "piqa/piqa.yaml")
     (own / "unused.yaml").write_text("task: changed\n")
     assert digests(recipe.score(exported, tasks, limit=4)) == found
     (own / "rows.py").write_text("def prepare(rows):\n    return rows\n")

@@ -25,7 +25,7 @@ from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import token_cache_writer
 from runtime.data.encoding import Encoder
 from runtime.evaluation import placed_model
-from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec, task_of
+from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.architectures import DescriptionError
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
@@ -45,7 +45,7 @@ from steps.train_phase import train_phase
 from tests.catalogue import check_message, expect_error
 from tests.deferred_import import torch, transformers
 from tests.runtime.evaluation.own_tasks import write_own_tasks
-from tests.runtime.evaluation.rows import NUM_ROWS, write_files
+from tests.runtime.evaluation.rows import NUM_ROWS, task_of, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import a_phase as a_training
 from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized

@@ -27,7 +27,7 @@ from marin_dag.values.changes import changed, text_change
 from pipelines.sample_command import COMMAND
 from runtime.data.sampler import DataPosition
 from runtime.evaluation.item_scores import ITEM_SCORES
-from runtime.evaluation.suites import TaskSpec, task_of
+from runtime.evaluation.suites import TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
@@ -51,7 +51,7 @@ from steps.train_phase import train_phase
 from tests.catalogue import expect_error
 from tests.deferred_import import torch, transformers
 from tests.pipelines.committed import commit
-from tests.runtime.evaluation.rows import write_files
+from tests.runtime.evaluation.rows import task_of, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Attempt, Trajectory, a_phase, cache_of
 from tests.steps.text_steps import WrittenConfig, written

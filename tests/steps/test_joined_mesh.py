@@ -1,12 +1,18 @@
 """The mesh of a step: a replica a slice, as its resources say, over the devices of all its hosts."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from marin_dag.graph.context import Host
-from marin_dag.graph.resources import Gpu, Resources, Tpu
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from runtime.parallel.mesh import copy_size
 from steps.joined_mesh import joined_mesh
+from steps.lm_eval import _planned_mesh
+from steps.machine_checks import evaluated_mesh
 from tests.catalogue import expect_error
+from tests.runtime.interop.small_llama import CONFIG
 from tests.steps import phase_runs  # noqa: F401 -- makes eight devices before JAX makes its backend
 
 
@@ -43,3 +49,14 @@ def test_a_step_for_an_accelerator_does_not_train_on_a_cpu(resources: Resources,
     context.resources = resources
     with expect_error(ValueError):
         joined_mesh(context)
+
+
+@pytest.mark.parametrize(("gigabytes", "sharers"), [(16, 1), (140, 4)])
+def test_a_model_is_scored_on_the_mesh_that_its_plan_has(gigabytes: int, sharers: int, use_devices, monkeypatch):
+    use_devices(8)
+    monkeypatch.setattr("steps.lm_eval.check_platform", lambda resources: None)
+    model: Any = SimpleNamespace(config=CONFIG, params=[SimpleNamespace(nbytes=gigabytes * 10**9 // 2)] * 2)
+    mesh = _planned_mesh(Gpu("H100", 8), model)
+    assert mesh is not None and (mesh.size, copy_size(mesh)) == (8, sharers)
+    assert evaluated_mesh(Gpu("H100", 8), CONFIG, gigabytes * 10**9).copy_size == sharers
+    assert _planned_mesh(Cpu(2), model) is None

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from runtime.evaluation.suites import TaskSpec, tasks_of
+from runtime.evaluation.task import Task
 from runtime.evaluation.tasks import TaskFiles
 
 NUM_ROWS = 8
@@ -72,3 +74,8 @@ def write_files(folder: Path) -> TaskFiles:
         scored={name: write(name, make, 0) for name, make in ROWS.items()},
         fewshot={name: write(f"{name}.fewshot", mmlu, 100) for name in ROWS if name.startswith("mmlu_")},
     )
+
+
+def task_of(spec: TaskSpec) -> Task:
+    (task,) = tasks_of(spec)
+    return task

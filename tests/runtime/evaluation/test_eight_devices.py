@@ -5,7 +5,6 @@ import pathlib
 import numpy as np
 import pytest
 
-from runtime.evaluation.copies import layout_with_copies
 from runtime.parallel.mesh_shape import Machines, MeshShape
 from tests.simulated_devices import report_of
 
@@ -45,5 +44,5 @@ def test_host_0_writes_the_answers_and_all_hosts_know_them(report):
 def test_an_evaluation_has_as_many_copies_as_fit(
     gigabytes: int, machines: Machines, memory: int | None, expected: MeshShape
 ) -> None:
-    found = layout_with_copies(gigabytes * 10**9, machines, None if memory is None else memory * 10**9)
+    found = machines.layout_with_copies(gigabytes * 10**9, None if memory is None else memory * 10**9)
     assert found.shape == expected

@@ -21,7 +21,7 @@ from runtime.evaluation.held_out import HeldOut
 from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.request_tokens import RequestTokens
 from runtime.evaluation.run_tasks import run_tasks
-from runtime.evaluation.suites import TaskSpec, task_of
+from runtime.evaluation.suites import TaskSpec
 from runtime.evaluation.tasks import TaskItemsError
 from runtime.interop.huggingface import SpecialTokens
 from runtime.model.config import LLAMA3_ROPE
@@ -29,7 +29,7 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.eval_step import build_eval_step
 from tests.catalogue import expect_error
-from tests.runtime.evaluation.rows import NUM_ROWS, write_files
+from tests.runtime.evaluation.rows import NUM_ROWS, task_of, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
 SPECS = [TaskSpec("arc_easy", 1), TaskSpec("winogrande"), TaskSpec("boolq"), TaskSpec("lambada_openai"),
@@ -55,9 +55,18 @@ def answers_of(files: Any, tokenizer: Tokenizer, specs: Any, limit: int | None =
     )
 
 
+def test_a_group_has_as_many_answers_as_a_task(files, tokenizer):
+    found = answers_of(files, tokenizer, [TaskSpec("mmlu", 0)], limit=5)
+    assert len(found["mmlu_0shot"]) == 5, "of 3 subjects"
+    (first, *_), *_ = answers_of(files, tokenizer, [TaskSpec("mmlu_astronomy", 0)], limit=1).values()
+    assert found["mmlu_0shot"][0] == first
+    assert len(answers_of(files, tokenizer, [TaskSpec("mmlu", 0)], limit=2)["mmlu_0shot"]) == 2
+
+
 def test_the_figures_are_those_of_the_scored_requests(tmp_path: Path, files, tokenizer):
     tasks = [task_of(spec) for spec in SPECS]
-    found = answers_of(files, tokenizer, SPECS, limit=4)
+    (mmlu,) = (spec for spec in SPECS if spec.task == "mmlu")
+    found = answers_of(files, tokenizer, SPECS, limit=4) | answers_of(files, tokenizer, [mmlu], limit=12)
     length = 256
     step = build_eval_step(
         CONFIG, LLAMA3_ROPE, make_mesh(MeshShape(data=1), jax.devices()[:1]), attention_kernel="reference",

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 from runtime.evaluation.instructions import MEMBERS, SentenceModelError
 from runtime.evaluation.run_tasks import run_tasks
-from runtime.evaluation.suites import TaskSpec, task_of
+from runtime.evaluation.suites import TaskSpec
 from runtime.evaluation.tasks import TaskFiles
 from tests.catalogue import expect_error
+from tests.runtime.evaluation.rows import task_of
 
 ROW = {
     "key": 1, "prompt": "Write two sentences in English, all lowercase.",

