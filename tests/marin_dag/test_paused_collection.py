@@ -64,3 +64,11 @@ def test_a_command_inside_another_process_leaves_the_collector_alone(tmp_path: P
     before = gc.get_threshold()
     assert main(toy.build, name="toy", argv=["pin", "--prefix", str(tmp_path)]) == 0
     assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
+
+
+def test_what_a_pause_made_is_old_afterwards() -> None:
+    with collection_paused():
+        made = [[] for _ in range(1_000)]
+    young = {id(each) for generation in (0, 1) for each in gc.get_objects(generation)}
+    assert not any(id(each) in young for each in made)
+    assert gc.get_freeze_count() == 0
