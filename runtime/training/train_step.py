@@ -165,7 +165,9 @@ def train_program(config: ModelConfig, mesh: Mesh, options: ProgramOptions, *, d
     check_kernels(platform(mesh), attention_kernel=options.attention_kernel, loss_kernel=options.loss_kernel)
     check_scatter_kernel(platform(mesh), options.scatter_kernel)
     check_remat(options.remat)
-    return _train_program(_DeviceStep(config, mesh, options), donate)
+    names = ("attention_kernel", "compute_dtype", "remat", "reduce_dtype", "scatter_kernel")
+    computation = computation_on(mesh, config, **{name: getattr(options, name) for name in names})
+    return _train_program(_DeviceStep(config, mesh, options, computation), donate)
 
 
 @functools.cache
@@ -199,11 +201,7 @@ class _DeviceStep:
     config: ModelConfig
     mesh: Mesh
     options: ProgramOptions
-
-    @functools.cached_property
-    def computation(self) -> Computation:
-        names = ("attention_kernel", "compute_dtype", "remat", "reduce_dtype", "scatter_kernel")
-        return computation_on(self.mesh, self.config, **{name: getattr(self.options, name) for name in names})
+    computation: Computation
 
     def take(
         self, state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array
