@@ -41,6 +41,7 @@ def held_out_loss(text: Rows, seed: int, shape: MeshShape, reduce_dtype: str) ->
         chosen = drawn[index * GLOBAL_BATCH_SIZE : (index + 1) * GLOBAL_BATCH_SIZE]
         numbers = Hyperparameters(SCHEDULE(index), 0.05, 0.9, 0.95, 1e-8, 1.0, 0.0)
         state, _ = step(state, text.tokens[chosen], text.segment_ids[chosen], numbers)
+        jax.block_until_ready(state)  # two programs at once may each hold threads that the other waits for
     scores = build_eval_step(LAPTOP.model, LLAMA2_ROPE, mesh, **KERNELS)(
         state.params, text.tokens[-NUM_HELD_OUT_ROWS:], text.segment_ids[-NUM_HELD_OUT_ROWS:]
     )
