@@ -52,7 +52,9 @@ def test_a_step_for_an_accelerator_does_not_train_on_a_cpu(resources: Resources,
 
 
 @pytest.mark.parametrize(("gigabytes", "sharers"), [(16, 1), (140, 4)])
-def test_a_model_is_scored_on_the_mesh_that_its_plan_has(gigabytes: int, sharers: int, use_devices, monkeypatch):
+def test_a_model_is_scored_on_the_mesh_that_its_plan_has(
+    gigabytes: int, sharers: int, use_devices, monkeypatch
+) -> None:
     use_devices(8)
     monkeypatch.setattr("steps.lm_eval.check_platform", lambda resources: None)
     model: Any = SimpleNamespace(config=CONFIG, params=[SimpleNamespace(nbytes=gigabytes * 10**9 // 2)] * 2)
