@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import fsspec
+import numpy as np
 
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
@@ -110,13 +111,18 @@ class DedupJudge(Judge):
         self._num_earlier = sum(map(len, self._earlier))
 
     def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
-        verdicts = []
-        for number, document in documents:
-            shard = self._own.shard_of(number)
-            drops = _drops_of(f"{self._folder}/{DROPS.format(shard)}")
-            reason, kept = drops.get(number - int(self._own.starts[shard]), ("", None))
-            verdicts.append(Verdict(document.text, reason, kept=kept))
-        return verdicts
+        return [self._verdict(number, document.text) for number, document in documents]
+
+    def _verdict(self, number: int, text: str) -> Verdict:
+        shard = self._own.shard_of(number)
+        row = number - int(self._own.starts[shard])
+        drops = _drops_of(f"{self._folder}/{DROPS.format(shard)}")
+        place = int(np.searchsorted(drops[:, 0], row))  # the file is sorted by row
+        if place == len(drops) or drops[place, 0] != row:
+            return Verdict(text)
+        # Outputs of older versions do not name the kept document.
+        _, reason, *kept = drops[place].tolist()
+        return Verdict(text, REASONS[reason], kept=next(iter(kept), None))
 
     def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
         if verdict.kept is not None:
@@ -168,9 +174,9 @@ def inputs_of(step: Step, field: str) -> list[Step]:
 
 
 @functools.lru_cache(maxsize=4)
-def _drops_of(path: str) -> dict[int, tuple[str, int | None]]:
-    """Return reason and kept document by row; outputs of older versions do not name the kept document."""
-    return {row: (REASONS[reason], next(iter(kept), None)) for row, reason, *kept in read_array(path).tolist()}
+def _drops_of(path: str) -> np.ndarray:
+    """Return the rows of a file of drops; such files never change."""
+    return read_array(path)
 
 
 @dataclasses.dataclass(frozen=True)
