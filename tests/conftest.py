@@ -135,6 +135,13 @@ def asks_git_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_threads_of_an_earlier_step() -> Iterator[None]:
+    """Remove the number of threads that a step of this process leaves for JAX, which child processes would read."""
+    yield
+    os.environ.pop("PJRT_NPROC", None)
+
+
 @pytest.fixture(scope="session")
 def gcs_server() -> Iterator[GcsServerProcess]:
     """Yield this project's fake Cloud Storage, in its own process, so that Ray's workers reach it too."""

@@ -34,6 +34,7 @@ _RUNNERS = frozenset(
 """Names by which a module or file is run that a text names."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_][\w.]*)?")
 _FROM = re.compile(r"\bfrom\s+([\w.]+)\s+import\s+")
+_INTRODUCED = re.compile(r"(-m|\bimport(\s+[\w.]+\s*,)*)\s*$")
 _PATH = re.compile(r"[\w][\w ./\\-]*")
 MAX_TEXT_LENGTH = 200
 
@@ -96,9 +97,8 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
     is_run = bool(names & _RUNNERS)
     finds_files = bool(names & _FILES) or any(text.endswith(".py") for text in short)
     modules = [text for text in short if _MODULE.fullmatch(text) and "." in text]
-    if is_run:  # also inside a command, or in a text of code
-        words = (each[0] for text in texts for each in _MODULE.finditer(_FROM.sub(r"\1.", text)))
-        modules = list(dict.fromkeys([*modules, *words]))
+    if is_run:
+        modules = list(dict.fromkeys([*modules, *(name for text in texts for name in _run_by(text))]))
     return Reads(
         bool(names & _DOCUMENTATION),
         bool(names & _FILES),
@@ -108,6 +108,17 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
         tuple(modules),
         tuple(environment),
     )
+
+
+def _run_by(text: str) -> Iterator[str]:
+    """Yield the modules that a text may name: by its whole, as a dotted word, after `-m`, or after `import`.
+
+    Another single word of a sentence may be the name of a module on some path, and is none of these.
+    """
+    if _MODULE.fullmatch(text):
+        yield text
+    code = _FROM.sub(r"\1.", text)
+    yield from (each[0] for each in _MODULE.finditer(code) if "." in each[0] or _INTRODUCED.search(code[: each.start()]))
 
 
 def _uses_own_file(statement: ast.stmt) -> bool:

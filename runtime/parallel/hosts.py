@@ -54,8 +54,14 @@ def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int 
 
 
 def limit_threads(num_cpus: int) -> None:
-    """Let JAX compute with as many threads of a CPU as a step asked cores for; by default it takes all cores."""
-    os.environ["PJRT_NPROC"] = str(max(1, num_cpus))  # read when JAX makes its devices
+    """Let JAX compute with as many threads of a CPU as a step asked cores for; by default it takes all cores.
+
+    Where an earlier step of this process asked for another number, JAX restarts, and arrays made before are lost.
+    """
+    threads = str(max(1, num_cpus))
+    if os.environ.get("PJRT_NPROC", threads) != threads:
+        clear_backends()
+    os.environ["PJRT_NPROC"] = threads  # read when JAX makes its devices
 
 
 def open_cores(number: int, *, is_gang: bool = False) -> None:

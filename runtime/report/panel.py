@@ -5,7 +5,7 @@ of a tip holds none.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -119,17 +119,17 @@ class Panel:
         if smooth:
             self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), series, None, name)
 
-    def draw(self, glyph: str, series: Series, columns: Mapping[str, Any], **style: Any) -> None:
-        """Draw marks of Bokeh's kind `glyph`, whose fields are the columns; the column "tip" is shown on pointing."""
+    def draw(self, glyph: Callable[..., Any], series: Series, columns: Mapping[str, Any], **style: Any) -> None:
+        """Draw marks by a method of the plot, whose fields are the columns; the column "tip" is shown on pointing."""
         fields = {name: name for name in columns if name != "tip"}
         source = ColumnDataSource({name: list(values) for name, values in columns.items()}, name=series.name)
-        drawn = getattr(self.plot, glyph)(source=source, **fields, **style)
+        drawn = glyph(source=source, **fields, **style)
         self._add(drawn, series, self._marks if "tip" in columns else None)
 
     def bars(self, series: Series, rows: Sequence[str], lows: Values, highs: Values, tips: Sequence[str]) -> None:
         """Draw bars along x in named rows, which show their tip."""
         columns = {"y": [self._rows[row] for row in rows], "left": lows, "right": highs, "tip": tips}
-        self.draw("hbar", series, columns, height=0.7, fill_color=series.colour, line_color=PAGE)
+        self.draw(self.plot.hbar, series, columns, height=0.7, fill_color=series.colour, line_color=PAGE)
 
     def names_inside(self, places: Mapping[str, tuple[float, Literal["left", "right"]]]) -> None:
         """Write the name of each row into the panel: its left or its right end at a place."""
@@ -137,7 +137,7 @@ class Panel:
         rows = [(x, self._rows[row], row, align, 4 if align == "left" else -4) for row, (x, align) in places.items()]
         columns = columns_of(("x", "y", "text", "text_align", "x_offset"), rows)
         style = {"text_baseline": "middle", "text_font_size": "11px", "text_color": INK}
-        self.draw("text", Series("names", INK), columns, **style)
+        self.draw(self.plot.text, Series("names", INK), columns, **style)
 
     def heat(self, ratios: np.ndarray, columns: Sequence[int], palette: Sequence[str], most: float) -> None:
         """Colour each row by its ratios, from 1 / `most` to `most` on a log scale; NaN is black."""

@@ -190,5 +190,5 @@ def _mixture(stretches: Sequence[MixtureStretch], sources: Mapping[str, Series],
         if boxes:
             hatch = {"hatch_pattern": HATCHES[series.dash], "hatch_color": PAGE, "hatch_alpha": 0.5}
             columns = columns_of(("left", "right", "bottom", "top", "tip"), boxes)
-            panel.draw("quad", series, columns, fill_color=series.colour, line_color=PAGE, **hatch)
+            panel.draw(panel.plot.quad, series, columns, fill_color=series.colour, line_color=PAGE, **hatch)
     return panel

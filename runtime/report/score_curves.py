@@ -82,11 +82,11 @@ def _add_curve(panel: Panel, series: Series, points: Sequence[ScorePoint]) -> No
     if len(points) > 1 and series.name != BRANCHES:
         panel.line(series, xs, ys)
     if bars := [(x, low, x, high) for x, (low, high) in zip(xs, map(_interval, points), strict=True) if low < high]:
-        panel.draw("segment", series, columns_of(("x0", "y0", "x1", "y1"), bars), line_color=series.colour)
+        panel.draw(panel.plot.segment, series, columns_of(("x0", "y0", "x1", "y1"), bars), line_color=series.colour)
     if points:
         tips = [f"{point.curve} after step {point.step:,}: {point}" for point in points]
         style = {"size": 7, "line_color": series.colour, "fill_color": series.colour}
-        panel.draw("scatter", series, {"x": xs, "y": ys, "tip": tips}, **style)
+        panel.draw(panel.plot.scatter, series, {"x": xs, "y": ys, "tip": tips}, **style)
 
 
 def _interval(point: ScorePoint) -> tuple[float, float]:

@@ -12,7 +12,6 @@ limit, or if a fresh child dies of it, so that no document pays for memory that 
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -195,9 +194,12 @@ def serve(descriptor: int) -> None:
                 found.extend(Limited(limits)(read, *arguments, **document))  # pieces before an error count
             except Exception as error:  # the parent raises it
                 failure = error
-                try:
-                    made, its_arguments, *_ = cast(tuple[Any, ...], error.__reduce__())
-                    pickle.dumps(made(*its_arguments))  # the parent has to build it again
-                except Exception:
-                    failure = RuntimeError(f"{type(error).__qualname__}: {error}")
-            connection.send((found, failure))
+            try:
+                if failure is not None:
+                    made, its_arguments, *_ = cast(tuple[Any, ...], failure.__reduce__())
+                    made(*its_arguments)  # the parent has to build it again
+                connection.send((found, failure))
+            except Exception:
+                if failure is None:
+                    raise
+                connection.send((found, RuntimeError(f"{type(failure).__qualname__}: {failure}")))

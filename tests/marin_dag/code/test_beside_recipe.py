@@ -88,6 +88,24 @@ def test_an_edit_of_another_module_beside_the_recipe_does_not_count(folder: Path
     assert build()[0].digest == before.digest
 
 
+@pytest.mark.parametrize(
+    ("sentence", "counts"),
+    [
+        ("own_other is no module here; import_module is", False),
+        ("python -m own_other", True),
+        ("from math import pi; import sys, own_other", True),
+    ],
+)
+def test_a_word_of_a_sentence_names_no_module(folder: Path, sentence: str, counts: bool) -> None:
+    """Whether a module of that name is found depends on the folders that this process searches."""
+    recipe = RECIPE.replace("    from own_package", f"    import subprocess; print({sentence!r})\n    from own_package")
+    (folder / "own_recipe.py").write_text(recipe)
+    (folder / "own_other.py").write_text("SIZE = 1\n")
+    before, _ = build()
+    (folder / "own_other.py").write_text("SIZE = 2\n")
+    assert (build()[0].digest != before.digest) is counts
+
+
 def test_modules_beside_the_recipe_are_covered(folder: Path) -> None:
     step, _ = build()
     covered = covered_by(step.kind.function, step.config)
