@@ -118,7 +118,9 @@ def _run_by(text: str) -> Iterator[str]:
     if _MODULE.fullmatch(text):
         yield text
     code = _FROM.sub(r"\1.", text)
-    yield from (each[0] for each in _MODULE.finditer(code) if "." in each[0] or _INTRODUCED.search(code[: each.start()]))
+    for found in _MODULE.finditer(code):
+        if "." in found[0] or _INTRODUCED.search(code[: found.start()]):
+            yield found[0]
 
 
 def _uses_own_file(statement: ast.stmt) -> bool:
