@@ -41,7 +41,7 @@ POLICIES: dict[str, MixingPolicy] = {
 class Sized:
     """The part of a token cache that a plan reads."""
 
-    eos_token_id, vocab_size, is_whole = 0, 128_256, True
+    vocab_size, is_whole = 128_256, True
     format = TokenFormat(vocab_size=vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
 
     def __init__(self, num_tokens: int) -> None:

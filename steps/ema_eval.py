@@ -78,6 +78,12 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 def check_phase(config: EmaEvalConfig) -> None:
     """Raise ValueError where tokenizer, average or window length do not suit the phase."""
     phase = config.phase.config_of(TrainPhaseConfig)
+    if config.average == HOT:
+        raise RefusedConfigError(
+            "average: 'hot' names the trained weights, which are always measured; remove it, or use the name of EMA "
+            "weights.",
+            {"average": "null"},
+        )
     check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
     check_average_exists("average", config.phase, phase, config.average, instead="null")
     scored = phase or imported_by(config.phase)

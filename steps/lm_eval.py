@@ -207,7 +207,7 @@ def _harness(
 
 
 def _planned_mesh(resources: Resources, model: "ImportedModel") -> "Mesh | None":
-    """Return the mesh that a plan has checked and compiled for; None leaves the cores of CPUs to `PlacedModel`."""
+    """Return the mesh that a plan has checked and compiled for; None leaves other devices to `PlacedModel`."""
     import jax
 
     from runtime.parallel.mesh import make_mesh, present_machines
@@ -217,7 +217,9 @@ def _planned_mesh(resources: Resources, model: "ImportedModel") -> "Mesh | None"
     check_platform(resources)
     num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     _, devices = present_machines(resources.num_slices if isinstance(resources, Tpu) else 1)
-    return make_mesh(evaluated_mesh(resources, model.config, num_bytes), devices)
+    shape = evaluated_mesh(resources, model.config, num_bytes)
+    # In the driver's process (`--backend local`) a step computes on the accelerators that are there.
+    return make_mesh(shape, devices) if len(devices) == math.prod(shape) else None
 
 
 def write_files(

@@ -8,8 +8,7 @@ from dataclasses import asdict
 import fsspec
 import numpy as np
 
-from runtime.data import cache as caches
-from runtime.data.cache import CacheError, ShardRecord, TokenFormat
+from runtime.data.cache import FORMAT, MANIFEST, TOKEN_BYTES_DTYPE, CacheError, ShardRecord, TokenFormat, checksum_of
 from runtime.data.flat_array import FlatArrayWriter
 
 IDS_DTYPE = np.uint32
@@ -96,7 +95,7 @@ def finish_cache(
             f"{path}: byte lengths of {len(token_bytes)} ids for a vocabulary of {token_format.vocab_size}; "
             "take both from one tokenizer."
         )
-    writer = FlatArrayWriter(f"{path}/token_bytes", caches.TOKEN_BYTES_DTYPE)
+    writer = FlatArrayWriter(f"{path}/token_bytes", TOKEN_BYTES_DTYPE)
     writer.append(token_bytes)
     writer.close()
     filled = [[shard for shard in shards if shard.num_documents] for shards in blocks]
@@ -106,8 +105,8 @@ def finish_cache(
         "shards_by_block": [len(shards) for shards in filled],
         "shards": [asdict(shard) for shards in filled for shard in shards],
         "format": asdict(token_format),
-        "format_version": caches.FORMAT,
+        "format_version": FORMAT,
         "documents_digest": documents_digest,
     }
-    with fsspec.open(f"{path}/{caches.MANIFEST}", "w", auto_mkdir=True) as file:
-        file.write(json.dumps(document | {"crc32c": caches.checksum_of(document)}, indent=1, sort_keys=True) + "\n")
+    with fsspec.open(f"{path}/{MANIFEST}", "w", auto_mkdir=True) as file:
+        file.write(json.dumps(document | {"crc32c": checksum_of(document)}, indent=1, sort_keys=True) + "\n")

@@ -75,7 +75,8 @@ class GrowingCache:
             began = alive = time.monotonic()
             logged = -LOG_AGAIN_SECONDS
             while not self.is_whole:
-                self._add(growth := self._watch(known))
+                growth = self._watch(known)
+                self._add(growth)
                 now = time.monotonic()
                 if len(self._blocks) > known or self.is_whole:
                     return
@@ -91,7 +92,10 @@ class GrowingCache:
                     state = "it is being built" if growth.is_being_built else "no process is building it"
                     self._log.warning(
                         "%s: waiting for block %d of its token cache, which is not built yet (%d s so far; %s)",
-                        *(self.name, known + 1, now - began, state),
+                        self.name,
+                        known + 1,
+                        now - began,
+                        state,
                     )
                 sleep(POLL_SECONDS)
 

@@ -219,10 +219,11 @@ def _check_sources(
                 f"caches[{name!r}] holds {whole[name][-1]} tokens, less than one sequence of {sequence_length}. Leave "
                 "it out of the mixture or join it with another source."
             )
-    formats = {cache.format for cache in caches.values()}
-    if len(formats) > 1:
-        made_by = "; ".join(f"{name}: {caches[name].format.tokenizer_digest[:12]}…" for name in sorted(caches))
-        raise LoaderError(
-            f"caches: made by different tokenizers: {made_by}. A model reads one vocabulary; tokenize all sources with "
-            "the same tokenizer."
-        )
+    for field in ("tokenizer_digest", "vocab_size", "eos_token_id", "bos_token_id"):
+        values = {name: getattr(caches[name].format, field) for name in sorted(caches)}
+        if len(set(values.values())) > 1:
+            found = "; ".join(f"{name}: {str(value)[:12]}" for name, value in values.items())
+            raise LoaderError(
+                f"caches: made by different tokenizers, {field} differs: {found}. A model reads one vocabulary; "
+                "tokenize all sources with the same tokenizer step."
+            )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from runtime.evaluation.registry import definitions, installed, members
+from runtime.evaluation.registry import DefinitionError, definitions, installed, members
 
 DEFAULT_MAX_NEW_TOKENS = 256
 """lm-eval's default for definitions without a number."""
@@ -23,10 +23,6 @@ _NO_SETTINGS = frozenset({
     "fewshot_split",
 })  # fmt: skip
 """Fields of a group or its entry that change no task here: they concern tables, or rows, which recipes name."""
-
-
-class DefinitionError(ValueError):
-    """A definition that is missing or cannot be read."""
 
 
 class Facts(NamedTuple):

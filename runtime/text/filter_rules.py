@@ -8,6 +8,7 @@ count. `runtime.text.filters` evaluates them.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +70,13 @@ class C4Lines:
     min_words: int = 3
     """Words of a line, citation marks excluded."""
     forbidden: tuple[str, ...] = (
-        *("javascript", "terms of use", "privacy policy", "cookie policy"),
-        *("uses cookies", "use of cookies", "use cookies"),
+        "javascript",
+        "terms of use",
+        "privacy policy",
+        "cookie policy",
+        "uses cookies",
+        "use of cookies",
+        "use cookies",
     )
     """A line with one of these texts goes; case does not count."""
     max_word_characters: int = 1_000
@@ -195,26 +201,37 @@ _C4Rule = C4Lines | C4Document | BadWords
 Rule = _GopherRule | _C4Rule | Language | QualityScore | FineWebQuality | RepeatedPeriod | SingleCharacter | CodeLayout
 
 
-# Shares of duplicate lines, of top 2- to 4-grams, of duplicate 5- to 10-grams, and of lines with terminal punctuation;
-# newlines per word, mean word lengths, share of alphabetic words, and stop words.
+class _Thresholds(NamedTuple):
+    duplicate_lines: float
+    top_ngrams: tuple[float, ...]
+    """Shares for 2, 3 and 4 words."""
+    duplicate_ngrams: tuple[float, ...]
+    """Shares for 5 to 10 words."""
+    lines_with_terminal_punctuation: float
+    newlines_per_word: float
+    mean_word_length: tuple[float, float]
+    alphabetic_words: float
+    stop_words: str
+
+
 _FINEWEB2 = {
-    "hi": (
+    "hi": _Thresholds(
         0.206, (0.208, 0.198, 0.161), (0.135, 0.125, 0.116, 0.108, 0.099, 0.09), 0.091, 0.316, (2, 21), 0.837,
         "के में है की और से का को एक हैं पर",
     ),
-    "ja": (
+    "ja": _Thresholds(
         0.375, (0.121, 0.129, 0.145), (0.307, 0.283, 0.264, 0.248, 0.234, 0.223), 0.167, 0.162, (1, 5), 0.759,
         "の に を は た て が と で 年 し ・ 月 れ さ",
     ),
-    "km": (
+    "km": _Thresholds(
         0.92, (0.165, 0.225, 0.242), (0.197, 0.168, 0.148, 0.126, 0.107, 0.094), 0.077, 0.667, (2, 13), 0.905,
         "មាន បាន ដែល ជា និង នៅ របស់ ក្នុង ថា នេះ នៃ ហើយ ទៅ ដោយ",
     ),
-    "th": (
+    "th": _Thresholds(
         0.349, (0.221, 0.197, 0.162), (0.185, 0.168, 0.152, 0.137, 0.124, 0.111), 0.0, 0.153, (2, 10), 0.9,
         "ใน ที่ และ ของ เป็น มี การ ได้",
     ),
-    "zh": (
+    "zh": _Thresholds(
         0.287, (0.256, 0.201, 0.171), (0.198, 0.182, 0.167, 0.154, 0.14, 0.127), 0.106, 0.178, (1, 5), 0.735,
         "的 年 在 月 是 和 日 了 於 · 為 有 被 人 中 为 他 與 後 也 而 由",
     ),
@@ -233,21 +250,25 @@ def fineweb2_rules(language: str) -> tuple[Rule, ...]:
             f"fineweb2_rules: no thresholds for {language!r}. Use one of {', '.join(_FINEWEB2)}, or give "
             "GopherRepetition, FineWebQuality and GopherQuality the numbers of FineWeb2's configuration for it."
         )
-    lines, top, ngrams, ended, newlines, lengths, alphabetic, stop_words = _FINEWEB2[language]
+    found = _FINEWEB2[language]
     return (
         GopherRepetition(
-            max_duplicate_lines=lines,
+            max_duplicate_lines=found.duplicate_lines,
             max_duplicate_paragraphs=1.0,
             max_duplicate_line_characters=1.0,
             max_duplicate_paragraph_characters=1.0,
-            max_top_ngram_characters=tuple(enumerate(top, start=2)),
-            max_duplicate_ngram_characters=tuple(enumerate(ngrams, start=5)),
+            max_top_ngram_characters=tuple(enumerate(found.top_ngrams, start=2)),
+            max_duplicate_ngram_characters=tuple(enumerate(found.duplicate_ngrams, start=5)),
         ),
-        FineWebQuality(min_lines_with_terminal_punctuation=ended, max_short_lines=1.0, max_newlines_per_word=newlines),
+        FineWebQuality(
+            min_lines_with_terminal_punctuation=found.lines_with_terminal_punctuation,
+            max_short_lines=1.0,
+            max_newlines_per_word=found.newlines_per_word,
+        ),
         GopherQuality(
-            min_mean_word_length=lengths[0],
-            max_mean_word_length=lengths[1],
-            min_alphabetic_words=alphabetic,
-            stop_words=tuple(stop_words.split()),
+            min_mean_word_length=found.mean_word_length[0],
+            max_mean_word_length=found.mean_word_length[1],
+            min_alphabetic_words=found.alphabetic_words,
+            stop_words=tuple(found.stop_words.split()),
         ),
     )

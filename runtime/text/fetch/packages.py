@@ -116,6 +116,11 @@ def download_wheel(
 
 def _failure(requirement: str, output: str) -> FetchError:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if "No module named pip" in output:
+        return FetchError(
+            f"{requirement}: this Python has no pip ({sys.executable}). Make the environment with `python -m venv`, or "
+            "run `python -m ensurepip`."
+        )
     if reason := next(filter(_NO_CONNECTION.search, lines), None):
         return UnreachableError(
             f"{requirement}: no network: pip cannot reach the package index.\n  {reason}\nCheck the connection, the "

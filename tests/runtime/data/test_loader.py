@@ -347,9 +347,14 @@ def test_a_source_of_one_sequence_is_drawn_and_a_smaller_one_is_refused(tmp_path
         Loader({"a": less}, {"a": "i"}, mixture, LENGTH, 0)
 
 
-def test_caches_of_different_tokenizers_are_refused(caches, loader, monkeypatch):
+@pytest.mark.parametrize(
+    "other_format",
+    [{"vocab_size": 501}, {"bos_token_id": 7}, {"tokenizer_digest": "e" * 64}],
+    ids=["vocabulary", "bos", "digest"],
+)
+def test_caches_of_different_tokenizers_are_refused(caches, loader, monkeypatch, other_format):
     other = type(caches["b"]).open(caches["b"].path)
-    monkeypatch.setattr(other, "format", dataclasses.replace(other.format, vocab_size=501))
+    monkeypatch.setattr(other, "format", dataclasses.replace(other.format, **other_format))
     with expect_error(LoaderError):
         Loader(caches | {"b": other}, IDENTITIES, MixtureSchedule.constant(WEIGHTS), LENGTH, seed=0)
 

@@ -15,12 +15,12 @@ from lm_eval.api.metrics import mean_stderr, pooled_sample_stderr
 from lm_eval.evaluator import simple_evaluate
 from tokenizers import Tokenizer
 
-from runtime.evaluation.definitions import DefinitionError, files_of
+from runtime.evaluation.definitions import files_of
 from runtime.evaluation.harness import GenerationError, LlamaHarness
 from runtime.evaluation.loaded_tasks import FEWSHOT_SEED, LoadedTasks
 from runtime.evaluation.placed_model import PlacedModel
-from runtime.evaluation.registry import CHOICES, definitions
-from runtime.evaluation.run_tasks import ROUNDING, TaskRun, _is_close, _item_scores, _scores, run_tasks
+from runtime.evaluation.registry import CHOICES, DefinitionError, definitions
+from runtime.evaluation.run_tasks import ROUNDING, TaskRun, _is_close, _item_scores, _metrics, _scores, run_tasks
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec, tasks_of
 from runtime.evaluation.task_score import TaskScore, suspicion
 from runtime.evaluation.tasks import (
@@ -371,6 +371,11 @@ def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name
         files_of(folder / name)
 
 
+def test_a_task_without_a_metric_is_an_error():
+    with expect_error(ValueError):
+        _metrics(["own_0shot"], {"results": {"own_0shot": {"alias": "own"}}})
+
+
 CODE = {
     "humaneval": {
         "prompt": "def add(a, b):\n", "test": "def check(f):\n    assert f(1, 2) == 3\n", "entry_point": "add",
@@ -392,7 +397,7 @@ def test_generated_code_runs_only_if_allowed_and_passes_if_its_tests_pass(tmp_pa
         ],
     )  # fmt: skip
     specs = [TaskSpec(name) for name in CODE]
-    with pytest.raises(ValueError, match="confirm_run_unsafe_code"):
+    with expect_error(ValueError):
         run_specs(lambda: harness, specs, files, limit=None)
     scores = run_specs(lambda: harness, specs, files, limit=None, run_generated_code=True).scores
     assert {(score.task, score.value, score.num_items) for score in scores} == {("humaneval", 0.5, 2), ("mbpp", 0.5, 2)}

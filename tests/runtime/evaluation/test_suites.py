@@ -7,9 +7,9 @@ import sys
 import pytest
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from runtime.evaluation.definitions import DefinitionError, find_definition, read_definition, read_facts
+from runtime.evaluation.definitions import find_definition, read_definition, read_facts
 from runtime.evaluation.harness import generation_request
-from runtime.evaluation.registry import CHOICES, definitions, groups, installed, members
+from runtime.evaluation.registry import CHOICES, DefinitionError, definitions, groups, installed, members
 from runtime.evaluation.suites import CORE_TASKS, MMLU_TASKS, SUITES, TaskSpec, tasks_of
 from tests.catalogue import expect_error
 
@@ -54,6 +54,12 @@ def test_groups_have_the_tasks_of_the_installed_package():
     }  # fmt: skip
     assert members("mmlu")[:2] == ("mmlu_abstract_algebra", "mmlu_anatomy")
     assert members("piqa") == ("piqa",)
+
+
+def test_a_package_without_the_tasks_of_a_group_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("runtime.evaluation.registry.installed", lambda: tmp_path / "tasks")
+    with expect_error(DefinitionError):
+        groups.__wrapped__()
 
 
 def test_core_tasks_have_the_shots_of_the_published_recipe():

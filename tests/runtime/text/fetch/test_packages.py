@@ -94,3 +94,12 @@ def test_a_module_patched_without_another_size_is_another_library(tmp_path, monk
     assert inventory() == before
     (tmp_path / "json/decoder.py").write_text("limit = 2\n")
     assert inventory().sha256 != before.sha256
+
+
+def test_a_python_without_pip_is_an_error(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$0: No module named pip" >&2\nexit 1\n')
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
+    with expect_error(FetchError):
+        download_wheel("toytexts", "1.0", tmp_path, sha256="0" * 64, platform_tags=None)
