@@ -134,15 +134,18 @@ class StopNotice:
         return bool(_service().key_value_dir_get(self._place))
 
 
-def wait_for_hosts(name: str, *, seconds: int) -> None:
+def meet_hosts(name: str, *, seconds: int) -> None:
     """Return when every host has called this with the same name, once; a thread of each may.
 
     Raises:
         TimeoutError: some hosts have not; the message has their numbers.
+        JaxRuntimeError: a host is lost.
     """
     try:
         _service().wait_at_barrier(name, seconds * 1000)
     except jax.errors.JaxRuntimeError as error:
+        if "DEADLINE_EXCEEDED" not in str(error):
+            raise
         raise TimeoutError(f"{name}: not all hosts are there after {seconds} s: {error}") from error
 
 

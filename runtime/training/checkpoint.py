@@ -22,7 +22,7 @@ import numpy as np
 
 from runtime.data.read_failure import write_fix
 from runtime.optim.ema import HOT
-from runtime.parallel.hosts import wait_for_hosts
+from runtime.parallel.hosts import meet_hosts
 from runtime.training.background import lower_priority
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c, recorded
 from runtime.training.checkpoint_reader import (
@@ -40,7 +40,7 @@ from runtime.training.checkpoint_reader import (
 LEAVES_READ_AHEAD = 8
 CHUNKS_WRITTEN_AT_ONCE = 16
 """Chunks that are copied on their way to a bucket, or made by `save_pieces`."""
-PARTS_WAIT_SECONDS = 7200
+PARTS_WAIT_SECONDS = 1800
 """Longest wait for the parts of all processes; hosts may be many minutes apart."""
 
 State = TypeVar("State")
@@ -80,6 +80,8 @@ class Save:
                 before()
                 try:
                     write()
+                except jax.errors.JaxRuntimeError:  # a lost host; the runner knows it by its type
+                    raise
                 except BaseException as error:
                     raise CheckpointError(
                         f"checkpoint {self.path} is not written and stays invisible: {str(error).rstrip('.')}. "
@@ -205,14 +207,23 @@ def _write(
     written |= link(files) if process == 0 else {}
     if num_processes > 1:
         files.write(f"{name}/parts/{process:05d}.json", canonical_json(written, "part of a manifest"))
-        wait_for_hosts(f"parts of {files.folder}/{name}", seconds=PARTS_WAIT_SECONDS)
+        meet_hosts(f"parts of {files.folder}/{name}", seconds=PARTS_WAIT_SECONDS)
         if process > 0:
             return
         for other in range(1, num_processes):
-            part = files.read(f"{name}/parts/{other:05d}.json")
-            assert part is not None  # written before that host was there
-            written |= json.loads(part)
+            written |= json.loads(_read_part(files, f"{name}/parts/{other:05d}.json"))
     _seal(files, name, {**body, "files": written})
+
+
+def _read_part(files: CheckpointFiles, key: str) -> bytes:
+    """Return a part that its host has written; a network file system may show it seconds later."""
+    for pause in (0, 1, 5, 30):
+        time.sleep(pause)
+        if (part := files.read(key)) is not None:
+            return part
+    raise FileNotFoundError(
+        f"{files.folder}/{key}: its process has written this part, and process {jax.process_index()} does not see it"
+    )
 
 
 def _write_files(

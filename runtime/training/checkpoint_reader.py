@@ -108,10 +108,10 @@ class Reader:
         found: dict[str, Any] = json.loads(self.read(f"{self.name}/metadata.json"))
         return found
 
-    def read_parts(self, key: str, *, newest: int = 0) -> list[bytes]:
-        """Return the bytes of the last `newest` files in the folder `key`, or of all for 0, in order of their names."""
+    def read_parts(self, key: str) -> list[bytes]:
+        """Return the bytes of all files in the folder `key`, in order of their names."""
         parts = sorted(each for each in self.manifest.files if each.startswith(f"{key}/"))
-        return [self.read(each) for each in parts[-newest:] or [key]]
+        return [self.read(each) for each in parts or [key]]
 
     def _verified(self, key: str, data: bytes | None, recorded: Mapping[str, Any] | None) -> bytes:
         if data is None:

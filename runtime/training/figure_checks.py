@@ -54,7 +54,7 @@ class Finding(NamedTuple):
     limit: float
     facts: Mapping[str, Any]
     factor: float = math.inf
-    """How large a spike is; see `incidents.SINGLE_FACTOR`."""
+    """How large a spike is; see `monitors.SINGLE_FACTOR`."""
 
 
 class FirstLoss(NamedTuple):

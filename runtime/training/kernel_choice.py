@@ -79,7 +79,7 @@ def _fastest(
             blocks_of(kernel, shape)
         except ValueError as error:
             # Without the kernel before the reason, and the advice after it.
-            why = f"not {kernel}, because {str(error).partition(': ')[2].partition(';')[0]}"
+            why = f"not {kernel}, because {str(error).partition(': ')[2].partition(';')[0].rstrip('.')}"
         else:
             return kernel, why
     return kernels[-1], why

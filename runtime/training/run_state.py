@@ -98,9 +98,7 @@ def continued(
 def _assembled(saved: Reader, state: TrainState, metadata: dict[str, Any], position: DataPosition) -> RunState:
     folder = saved.path.rpartition("/")[0]
     metrics = MetricsTable.from_parquet(*saved.read_parts(METRICS), file=f"{folder}/{METRICS}")
-    # Only the first host writes the table; the others need the losses of the newest steps.
-    parts = saved.read_parts(SOURCE_LOSSES, newest=2 if jax.process_index() else 0)
-    losses = SourceLossesTable.from_parquet(*parts, file=f"{folder}/{SOURCE_LOSSES}")
+    losses = SourceLossesTable.from_parquet(*saved.read_parts(SOURCE_LOSSES), file=f"{folder}/{SOURCE_LOSSES}")
     for name, last_step in ((METRICS, len(metrics)), (SOURCE_LOSSES, losses.last_step)):
         if last_step != metadata["step"]:
             raise CheckpointError(

@@ -100,6 +100,21 @@ for number in (3, 5):
     assert done.stdout.split() == ["3", "8"], "threads of the earlier devices idle on"
 
 
+@pytest.mark.parametrize(
+    ("status", "expected"), [("DEADLINE_EXCEEDED", TimeoutError), ("UNAVAILABLE", jax.errors.JaxRuntimeError)]
+)
+def test_only_a_barrier_past_its_deadline_is_a_timeout(
+    status: str, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+):
+    class Service:
+        def wait_at_barrier(self, name: str, milliseconds: int) -> None:
+            raise jax.errors.JaxRuntimeError(f"{status}: Barrier failed. id: {name}")
+
+    monkeypatch.setattr(hosts, "_service", Service)
+    with pytest.raises(expected):
+        hosts.meet_hosts("parts", seconds=1)
+
+
 WORDS = [[0, 0], [0, 2], [1, 0], [1, 1], [0, 0], [2, 1], [0, 0]]
 AGREES = f"""
 import json, sys

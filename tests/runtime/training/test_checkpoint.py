@@ -330,7 +330,7 @@ def test_each_process_writes_only_what_it_holds_and_the_first_one_seals(tmp_path
     state = {"embed": state_on(2).params["embed"]}
     path = str(tmp_path / "checkpoint")
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(checkpoint, "wait_for_hosts", lambda name, seconds: None)
+    monkeypatch.setattr(checkpoint, "meet_hosts", lambda name, seconds: None)
 
     def save_as(process: int) -> None:
         monkeypatch.setattr(jax, "process_index", lambda: process)
@@ -350,7 +350,7 @@ def test_each_process_writes_only_what_it_holds_and_the_first_one_seals(tmp_path
 def test_the_first_process_seals_nothing_before_the_last_has_written_its_part(tmp_path, monkeypatch):
     state, path = {"norm": state_on(1).params["norm"]}, str(tmp_path / "checkpoint")
     meeting = threading.Barrier(2)
-    monkeypatch.setattr(checkpoint, "wait_for_hosts", lambda name, seconds: meeting.wait(60))
+    monkeypatch.setattr(checkpoint, "meet_hosts", lambda name, seconds: meeting.wait(60))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "process_index", lambda: 0)
     first = checkpoint.save(path, state, {"step": 1})
