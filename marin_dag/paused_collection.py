@@ -20,8 +20,9 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            gc.freeze()
-            gc.unfreeze()  # into the oldest generation
+            if not gc.get_freeze_count():  # otherwise what others froze would thaw
+                gc.freeze()
+                gc.unfreeze()  # into the oldest generation
             gc.enable()
 
 

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
-from marin_dag.errors import UserError
+from marin_dag.errors import RefusedConfigError, UserError
 from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.store.store import Store
@@ -35,6 +37,8 @@ def _sample(session: Session) -> int:
 
     try:
         return _write_texts(session)
+    except (ValidationError, RefusedConfigError):  # of the recipe, which the command line names
+        raise
     except (ValueError, CheckpointError) as error:
         raise UserError(f"sample: {error}") from error
 

@@ -2,9 +2,11 @@
 
 import codecs
 import contextlib
+import ctypes
 import io
 import logging
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +22,8 @@ from marin_dag.store.store import LIMITS, Store, StoreError
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 STANDARD_OUTPUT = 1
+FREED_BYTES = 1 << 20
+"""Captured output is deleted from the disk in pieces of this size when it is passed on."""
 CHILD_OUTPUT_SECONDS = 0.2
 
 
@@ -125,13 +129,14 @@ def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]
     def pump() -> None:
         lines = LinesWithoutSecrets(write or (lambda text: os.write(kept, text.encode(errors="replace"))))
         decoder, is_last = codecs.getincrementaldecoder("utf-8")("replace"), False
-        offset = 0
+        offset = freed = 0
         with contextlib.suppress(OSError):  # the reader of standard output has gone
             while not is_last:
                 is_last = ended.wait(CHILD_OUTPUT_SECONDS)
                 while data := os.pread(captured.fileno(), 1 << 16, offset):
                     offset += len(data)
                     lines.write(decoder.decode(data))
+                    freed = _free(captured.fileno(), freed, offset)
             lines.close()
 
     thread = threading.Thread(target=pump, name="child output", daemon=True)
@@ -145,6 +150,18 @@ def child_output(write: Callable[[str], object] | None = None) -> Iterator[None]
         thread.join()
         captured.close()
         os.close(kept)
+
+
+def _free(descriptor: int, freed: int, end: int) -> int:
+    """Free the disk blocks of a file up to `end`, a block at a time; return the end of the freed bytes.
+
+    Linux can punch a hole into a file that other processes append to. If that fails, the file keeps its bytes.
+    """
+    if end - freed < FREED_BYTES or sys.platform != "linux":
+        return freed
+    keep_size_and_punch_hole = 3
+    ctypes.CDLL(None).fallocate(descriptor, keep_size_and_punch_hole, ctypes.c_int64(0), ctypes.c_int64(end))
+    return end
 
 
 @contextlib.contextmanager

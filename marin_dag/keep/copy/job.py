@@ -107,21 +107,21 @@ class Copies:
 
     def _repeat(self) -> None:
         while True:
-            self._copy_once()
+            self._copy_outstanding()
+            self._copy_attachments()
             if self._ended.wait(INTERVAL_SECONDS):
                 return
 
-    def _copy_once(self) -> None:
+    def _copy_outstanding(self) -> None:
         with self._complaining():
             self._submit(self.outstanding()[0])
-        self._copy_attachments()
 
     def _wait(self) -> None:
         self._ended.set()
         self._thread.join()
-        for _ in range(2):  # again for what failed
-            self._copy_once()
-            self._wait_for_pending()
+        self._wait_for_pending()
+        self._copy_outstanding()  # again for what failed
+        self._wait_for_pending()
         with self._complaining():
             for record in Records(self.copier.source).find_all(self._fresh).values():
                 self.copier.copy_beside(record)
@@ -228,15 +228,19 @@ def outputs_of(steps: Sequence[Step[Any]], committed: Iterable[str]) -> dict[str
     by_digest: dict[str, list[str]] = {}
     for key in sorted(committed, key=lambda key: (len(key), key)):  # step 9 before step 10
         by_digest.setdefault(key.partition("@")[0], []).append(key)
-    last = {step.digest: step for step in steps}
-    found: dict[str, str] = {}
+    stops: dict[str, list[Step[Any]]] = {}
     for step in steps:
-        for key in by_digest.get(step.digest, ()):
-            at = key.partition("@")[2]
-            if step.until is None and not at:
-                found.setdefault(key, step.name)
-            elif step.until is not None and at and (int(at) <= step.until or step is last[step.digest]):
-                found.setdefault(key, f"{step.name}@{at}")
+        stops.setdefault(step.digest, []).append(step)
+    found: dict[str, str] = {}
+    for digest, same in stops.items():
+        same.sort(key=lambda step: step.until or 0)
+        for step in same:
+            for key in by_digest.get(digest, ()):
+                at = key.partition("@")[2]
+                if step.until is None and not at:
+                    found.setdefault(key, step.name)
+                elif step.until is not None and at and (int(at) <= step.until or step is same[-1]):
+                    found.setdefault(key, f"{step.name}@{at}")
     return found
 
 

@@ -3,9 +3,11 @@
 import contextlib
 import io
 import logging
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -95,6 +97,19 @@ killed.terminate()  # ignored
 os.kill(killed.pid, 9)
 subprocess.run(["sh", "-c", "sleep 0.1; echo --token=planted-secret >&2; echo planted-in-a-config >&2"], check=True)"""
     assert _standard_error(tmp_path, code) == (0, ["--token=***", "***"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cut no holes into files")
+def test_output_that_was_passed_on_leaves_the_disk(tmp_path: Path):
+    with tempfile.TemporaryFile(dir=tmp_path) as file:
+        file.write(bytes(4 * attempt_log.FREED_BYTES))
+        file.flush()
+        before = os.fstat(file.fileno()).st_blocks
+        assert attempt_log._free(file.fileno(), 0, 3 * attempt_log.FREED_BYTES) == 3 * attempt_log.FREED_BYTES
+        file.write(b"later")
+        file.flush()
+        assert os.fstat(file.fileno()).st_blocks <= before // 2
+        assert os.pread(file.fileno(), 5, 4 * attempt_log.FREED_BYTES) == b"later"
 
 
 def test_a_failed_upload_is_repeated_whole_and_fails_no_step(
