@@ -215,8 +215,8 @@ def _cure(request: Request, users: Sequence[str], phases: Mapping[str, Step]) ->
     Phases that inherit the field get it from the phase that they are based on.
     """
     if request.step != "train":
-        own = "a smaller windows_per_batch or replica_parallel, or " if request.step == "eval" else ""
-        return f"{own}more chips"
+        own = ", or a smaller windows_per_batch or replica_parallel of an ema_eval" if request.step == "eval" else ""
+        return f"no change was tried; use more chips{own}"
     for field, changed in cures(request):
         value = getattr(changed, field)
         outcome = _with_progress(changed, f"with {field}={value}")

@@ -86,14 +86,22 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     num_damaged = len(unlisted) + sum(shard.num_damaged for shard in shards)
     num_files = len(files) + sum(max(len(unit.members) - 1, 0) for unit in work)
     _check_damaged(config, context, damaged, num_damaged, num_files)
-    emptied = (
-        "The source is empty: check its files and formats (JSON lines with another field for the text: --set "
-        f"{context.name}.formats.0.text_field=NAME), or leave it out."
+    fields = documents_fields(
+        context, shards, emptied=_emptied(config, context), dropped_before=unlisted, origin=config.origin
     )
-    fields = documents_fields(context, shards, emptied=emptied, dropped_before=unlisted, origin=config.origin)
     result = DocumentsResult(**fields)
     _check_unreadable(config, context, result, {reason for shard in shards for reason in shard.excluded})
     return result
+
+
+def _emptied(config: ExtractConfig, context: StepContext) -> str:
+    settings = [
+        f"--set {context.name}.formats.{index}.text_field=NAME"
+        for index, format_ in enumerate(config.formats)
+        if hasattr(format_, "text_field")
+    ]
+    named = f" (UTF-8; one JSON object a line), and the field with the text ({', '.join(settings)})" if settings else ""
+    return f"The source is empty: check the files{named}, or leave it out."
 
 
 def _check_unreadable(config: ExtractConfig, context: StepContext, result: DocumentsResult, excluded: set[str]) -> None:
