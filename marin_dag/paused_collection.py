@@ -20,9 +20,8 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():  # otherwise what others froze would thaw
-                gc.freeze()
-                gc.unfreeze()  # into the oldest generation
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation, with what others froze
             gc.enable()
 
 

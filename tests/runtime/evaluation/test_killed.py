@@ -54,6 +54,10 @@ def answers_of(folder: Path, attempt: str, kind: str, *, die_after: int | None =
     return found
 
 
+def parts_of(answers: list) -> list:
+    return [part for answer in answers for part in (answer if isinstance(answer, tuple) else (answer,))]
+
+
 def keys_in(folder: Path) -> list[str]:
     return [json.loads(line)[0] for file in sorted(folder.iterdir()) for line in file.read_text().splitlines()]
 
@@ -74,4 +78,5 @@ def test_a_killed_evaluation_resumes_by_request(tmp_path, kind):
     (folder / "first-999999.jsonl").unlink()
     after = keys_in(folder)
     assert len(after) == len(set(after)) == NUM_REQUESTS and after[: len(before)] == before
-    assert found == answers_of(tmp_path / "undisturbed", "only", kind)
+    # Up to rounding: the killed process may compute with another number of threads than this one.
+    assert parts_of(found) == pytest.approx(parts_of(answers_of(tmp_path / "undisturbed", "only", kind)), rel=1e-6)
