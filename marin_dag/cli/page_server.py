@@ -52,7 +52,8 @@ class Tickets:
     def add(self, name: str) -> str:
         ticket, now = secrets.token_hex(KEY_BYTES), time.monotonic()
         with self._lock:
-            self._names[ticket] = name, now
+            fresh = {each: view for each, view in self._names.items() if now - view[1] < TICKET_SECONDS}
+            self._names = {**fresh, ticket: (name, now)}
         return ticket
 
     def take(self, ticket: str) -> str | None:

@@ -31,7 +31,10 @@ class DriverHandler:
 
 @contextlib.contextmanager
 def signals_handled(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callable[[], object]]:
-    """Call `on_signal` for each signal to the main thread inside the block; yield a function that installs it again."""
+    """Call `on_signal` for each signal inside the block; yield a function that installs it again.
+
+    Outside the main thread, which alone gets signals, do nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return

@@ -163,15 +163,13 @@ def bar(progress: Progress, width: int) -> str:
 
 
 def figures_of(progress: Progress, seconds_left: float | None) -> str:
-    """Return `120/600 steps  12,300 tokens/s  40 s left`; `files` and `of_files` are one figure, `files 3/90`."""
+    """Return `120/600 steps  12,300 tokens/s  40 s left`."""
     shown = [f"{progress.done:,}/{progress.total:,} {progress.unit}"]
-    figures = progress.figures
-    for name, value in figures.items():
+    for name, value in progress.figures.items():
         if name.endswith("_per_second"):
             shown.append(f"{value:,.0f} {name.removesuffix('_per_second').replace('_', ' ')}/s")
-        elif name.removeprefix("of_") == name or name.removeprefix("of_") not in figures:
-            whole = f"/{_figure(figures[f'of_{name}'])}" if f"of_{name}" in figures else ""
-            shown.append(f"{name.replace('_', ' ')} {_figure(value)}{whole}")
+        else:
+            shown.append(f"{name.replace('_', ' ')} {_figure(value)}")
     if seconds_left is not None and progress.done < progress.total:
         shown.append(f"{duration(seconds_left)} left")
     return "  ".join(shown)

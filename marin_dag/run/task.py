@@ -133,13 +133,16 @@ class Listener(Protocol):
 
 
 class Channel(Protocol):
-    """The driver, as a running step sees it: see Listener."""
+    """Messages between a running step and its driver."""
 
-    def report(self, key: str, progress: Progress) -> None: ...
+    def report(self, key: str, progress: Progress) -> None:
+        """Report how far the step is."""
 
-    def published(self, key: str) -> None: ...
+    def published(self, key: str) -> None:
+        """Report that a milestone is committed, so that steps that wait for it may start."""
 
-    def warn(self, text: str) -> None: ...
+    def warn(self, text: str) -> None:
+        """Show a line, which names its step, in the terminal."""
 
     def stop_requested(self) -> bool:
         """Return whether to save and leave."""

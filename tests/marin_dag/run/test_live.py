@@ -173,12 +173,6 @@ def test_figures_carry_their_units():
     assert figures_of(progress, 40.0) == "120/600 steps  12,300 tokens/s  loss 2.346  data epoch 1  40 s left"
 
 
-def test_a_figure_and_its_total_are_one():
-    progress = Progress(90_000, 900_000, "MB", {"files": 12_345.0, "of_files": 20_000.0, "megabytes_per_second": 118.2})
-    assert figures_of(progress, None) == "90,000/900,000 MB  files 12,345/20,000  118 megabytes/s"
-    assert figures_of(Progress(1, 9, "files", {"of_all": 3.5}), None) == "1/9 files  of all 3.5"
-
-
 def test_another_unit_starts_a_new_pace():
     pace = Pace()
     assert pace.seconds_left(Progress(0, 4, "files", {}), 0.0) is None
