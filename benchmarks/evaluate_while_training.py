@@ -18,8 +18,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.store.prefix import open_store
 from pipelines import recipe
 from runtime.tracking.events import read_events
+from runtime.training.background import repeated
 
 BAR = 0.02
 NUM_MILESTONES = 6
@@ -72,34 +71,21 @@ def write_files(folder: Path) -> None:
     (folder / "piqa.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
 
 
-@contextlib.contextmanager
-def kept_apart() -> Iterator[None]:
-    """Keep the phase on the first core, and all other steps on the second, inside the block."""
-    ended = threading.Event()
-
-    def pin() -> None:
-        while not ended.wait(0.05):
-            for process in Path("/proc").glob("[0-9]*"):
-                with contextlib.suppress(OSError):  # it ended meanwhile
-                    title = (process / "cmdline").read_bytes().split(b"\0")[0].decode()
-                    if title.startswith("ray::"):
-                        core = 0 if title == "ray::base" else 1
-                        for thread in (process / "task").iterdir():
-                            os.sched_setaffinity(int(thread.name), {core})
-
-    thread = threading.Thread(target=pin, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+def keep_apart() -> None:
+    """Keep the phase on the first core, and all other steps on the second."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            title = (process / "cmdline").read_bytes().split(b"\0")[0].decode()
+            if title.startswith("ray::"):
+                core = 0 if title == "ray::base" else 1
+                for thread in (process / "task").iterdir():
+                    os.sched_setaffinity(int(thread.name), {core})
 
 
 def run(folder: Path, name: str, *options: str) -> tuple[float, list[Record]]:
     """Run the recipe under a prefix of its own; return the seconds of training, and the records."""
     words = ["recipe", "--files", str(folder), "--prefix", str(folder / name), *options]
-    with kept_apart():
+    with repeated(keep_apart, pause_seconds=lambda: 0.05, name="keep apart"):
         subprocess.run([sys.executable, "-m", "benchmarks.evaluate_while_training", *words], check=True)
     records = Records(open_store(str(folder / name)))
     found = list(records.find_all(records.committed_keys()).values())

@@ -35,7 +35,7 @@ class CodeWatch:
     """The arguments of `function`, whose classes' methods count."""
     fingerprint: str
     definitions: dict[str, str]
-    """As planned, like `fingerprint`, to name what changed."""
+    """Hashes of definitions as planned, like `fingerprint`; they name what changed."""
     log: logging.Logger
     """Gets a line for edits that came too late to matter."""
 

@@ -4,10 +4,10 @@ import ast
 import contextlib
 import enum
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from marin_dag.code.normal_form import readable
+from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, OPAQUE_NAMES, OPAQUE_VALUES, opaque_in
 from marin_dag.code.syntax import (
     Module,
     Target,
@@ -29,43 +29,6 @@ _MARKERS = (".Runtime", ".StopAt", ".Added")
 
 _LITERAL = frozenset({"typing.Literal", "typing_extensions.Literal"})
 _ANNOTATED = frozenset({"typing.Annotated", "typing_extensions.Annotated"})
-# Names whose effect depends on values, so that no reading of the source can follow them.
-_OPAQUE_CALLS = frozenset(
-    {
-        "importlib.util.spec_from_file_location",
-        "importlib.metadata.entry_points",
-        "cloudpickle.load",
-        "cloudpickle.loads",
-        "inspect.findsource",
-        "inspect.getcomments",
-        "inspect.getframeinfo",
-        "inspect.getmodule",
-        "inspect.getsource",
-        "inspect.getsourcelines",
-        "inspect.stack",
-        "inspect.trace",
-        "linecache.getline",
-        "linecache.getlines",
-        "pickle.load",
-        "pickle.loads",
-        "pkgutil.iter_modules",
-        "pkgutil.resolve_name",
-        "pkgutil.walk_packages",
-        "runpy.run_module",
-        "runpy.run_path",
-        "typing.get_overloads",
-        "typing_extensions.get_overloads",
-    }
-)
-_OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
-_OPAQUE_VALUES = {"pydantic.ImportString": "an object by name", "sys.modules": "modules by name"}
-_OPAQUE_ATTRIBUTES = {
-    "__subclasses__": "classes that may be defined anywhere",
-    **dict.fromkeys(("__globals__", "f_globals"), "names of a module by value"),
-    **dict.fromkeys(("co_firstlineno", "co_lines", "f_lineno", "lineno", "tb_lineno"), "line numbers of code"),
-}
-
-
 NAMESPACES = ("__dict__", "__annotations__")
 """Attributes of a module that hold names in the order of its statements."""
 _READERS_OF_MODULES = frozenset({"getattr", "inspect.get_annotations", "typing.get_type_hints", "vars"})
@@ -345,11 +308,11 @@ class Scanner:
             self._visit(inner, aspect)
         else:
             targets = self.targets(base)
-            if targets or base in (*_OPAQUE_NAMES, *_OPAQUE_VALUES):
-                self.opaque.extend(what for name in self._full_names(base, chain) for what in _opaque_in(name))
+            if targets or base in (*OPAQUE_NAMES, *OPAQUE_VALUES):
+                self.opaque.extend(what for name in self._full_names(base, chain) for what in opaque_in(name))
             self.references.extend(Reference(target, chain, aspect) for target in targets)
-        if chain and chain[-1] in _OPAQUE_ATTRIBUTES:
-            self.opaque.append(f"{ast.unparse(node)}: {_OPAQUE_ATTRIBUTES[chain[-1]]}")
+        if chain and chain[-1] in OPAQUE_ATTRIBUTES:
+            self.opaque.append(f"{ast.unparse(node)}: {OPAQUE_ATTRIBUTES[chain[-1]]}")
 
     def targets(self, name: str) -> list[Target]:
         """Return what a name may mean here; [] for a local variable."""
@@ -372,7 +335,7 @@ class Scanner:
     def _note_opaque_call(self, call: ast.Call) -> None:
         base, chain = dotted(call.func)
         names = [] if base is None else self._full_names(base, chain)
-        if any(name in _OPAQUE_CALLS for name in names):
+        if any(name in OPAQUE_CALLS for name in names):
             self.opaque.append(ast.unparse(call))
         is_attribute = "getattr" in names and ast.unparse(call.args[-1]).strip("'") not in NAMESPACES
         if not is_attribute and not _READERS_OF_MODULES.isdisjoint(names):
@@ -399,12 +362,3 @@ class Scanner:
                 stripped = name.lstrip(".")
                 return absolute(stripped, len(name) - len(stripped), self.module.package)
         return None
-
-
-def _opaque_in(name: str) -> Iterator[str]:
-    """Yield what no reading can follow about a dotted name, imports resolved."""
-    if name in _OPAQUE_NAMES:
-        yield f"{name}(...)"
-    for value, what in _OPAQUE_VALUES.items():
-        if name == value or name.startswith(f"{value}."):
-            yield f"{value}: {what}"

@@ -25,7 +25,7 @@ class LoaderError(ValueError):
 
 
 class TokenSource(Protocol):
-    """What rows are read from: a finished `TokenCache` or a `GrowingCache`."""
+    """Token cache that rows are read from: a finished `TokenCache` or a `GrowingCache`."""
 
     format: TokenFormat
     is_whole: bool

@@ -22,7 +22,7 @@ class ActivityStoppedError(RuntimeError):
 
 
 class Activity:
-    """What a thread does, in seconds by cause; readable from any other thread."""
+    """Seconds of a thread by cause; readable from any other thread."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()

@@ -1,0 +1,47 @@
+"""Opaque names: their effect depends on values, so that no reading of the source can follow them."""
+
+from collections.abc import Iterator
+
+OPAQUE_CALLS = frozenset(
+    {
+        "importlib.util.spec_from_file_location",
+        "importlib.metadata.entry_points",
+        "cloudpickle.load",
+        "cloudpickle.loads",
+        "inspect.findsource",
+        "inspect.getcomments",
+        "inspect.getframeinfo",
+        "inspect.getmodule",
+        "inspect.getsource",
+        "inspect.getsourcelines",
+        "inspect.stack",
+        "inspect.trace",
+        "linecache.getline",
+        "linecache.getlines",
+        "pickle.load",
+        "pickle.loads",
+        "pkgutil.iter_modules",
+        "pkgutil.resolve_name",
+        "pkgutil.walk_packages",
+        "runpy.run_module",
+        "runpy.run_path",
+        "typing.get_overloads",
+        "typing_extensions.get_overloads",
+    }
+)
+OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
+OPAQUE_VALUES = {"pydantic.ImportString": "an object by name", "sys.modules": "modules by name"}
+OPAQUE_ATTRIBUTES = {
+    "__subclasses__": "classes that may be defined anywhere",
+    **dict.fromkeys(("__globals__", "f_globals"), "names of a module by value"),
+    **dict.fromkeys(("co_firstlineno", "co_lines", "f_lineno", "lineno", "tb_lineno"), "line numbers of code"),
+}
+
+
+def opaque_in(name: str) -> Iterator[str]:
+    """Yield what no reading can follow about a dotted name, imports resolved."""
+    if name in OPAQUE_NAMES:
+        yield f"{name}(...)"
+    for value, what in OPAQUE_VALUES.items():
+        if name == value or name.startswith(f"{value}."):
+            yield f"{value}: {what}"
