@@ -105,10 +105,13 @@ def _why_none(store: Store, phase: Step[TrainPhaseConfig]) -> str:
     if not events:
         return "it has not trained under this prefix with these settings"
     reached = max((event["step"] for event in events if "step" in event), default=phase.config.begin_step)
-    return (
+    last = {event["event"]: event["step"] for event in events if "step" in event}
+    doubts = [f"last {word} at step {last[word]:,}" for word in ("skipped", "alarm") if word in last]
+    rule = (
         f"it is at step {reached:,} and saves every {phase.config.checkpoint_every_steps:,} steps "
         f"(checkpoint_every_steps); {GOOD_STEPS} steps without a skipped step or an alarm after a save make a good one"
     )
+    return "; ".join([rule, *doubts])
 
 
 def _add_arguments(parser: Any) -> None:

@@ -136,7 +136,8 @@ def cures(train: Request) -> Iterator[tuple[str, Request]]:
     if train.remat != "full":
         yield "remat", dataclasses.replace(train, remat="full")
     fewer = (dataclasses.replace(train, replica_parallel=number) for number in range(train.replica_parallel - 1, 0, -1))
-    yield from (("replica_parallel", request) for request in [*filter(_can_be_laid, fewer)][:1])
+    if laid := next(filter(_can_be_laid, fewer), None):
+        yield "replica_parallel", laid
     sequences = train.global_batch_size // train.layout.shape.batch_parts // train.num_microbatches
     for factor in [part for part in range(2, sequences + 1) if sequences % part == 0][:2]:
         yield "num_microbatches", dataclasses.replace(train, num_microbatches=train.num_microbatches * factor)

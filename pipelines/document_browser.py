@@ -122,10 +122,8 @@ def page_data(judged: Judged, found: Found) -> dict[str, Any]:
 
 
 def _document_data(judged: Judged, each: Numbered, verdict: Verdict) -> dict[str, Any]:
-    document, spans = (
-        each.document,
-        [(hit.start, hit.end, f"{hit.task}, item {hit.item}, {hit.field}") for hit in verdict.hits],
-    )
+    document = each.document
+    spans = [(hit.start, hit.end, f"{hit.task}, item {hit.item}, {hit.field}") for hit in verdict.hits]
     return {
         "number": each.number,
         "id": document.id,

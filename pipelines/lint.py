@@ -119,8 +119,13 @@ def _of_name(leg: RunPhase, model: LlamaConfig) -> Iterator[LintWarning]:
     if any(abs(number - named) <= SIZE_TOLERANCE * named for number in meant):
         return
     text = f"its name has {found[0]}, and its model has {in_short(model.num_parameters)} parameters"
-    num_layers = max(round(model.num_hidden_layers * named / model.num_parameters), 1)
-    yield LintWarning(text, {"model.num_hidden_layers": str(num_layers)})
+    missing = (named - model.num_parameters) / (3 * model.num_hidden_layers * model.hidden_size)
+    intermediate_size = _rounded(model.intermediate_size + missing)
+    if LEAST_MLP_RATIO <= intermediate_size / model.hidden_size <= MOST_MLP_RATIO:
+        yield LintWarning(text, {"model.intermediate_size": str(intermediate_size)})
+    else:
+        num_layers = max(round(model.num_hidden_layers * named / model.num_parameters), 1)
+        yield LintWarning(text, {"model.num_hidden_layers": str(num_layers)})
 
 
 def _of_shape(model: LlamaConfig) -> Iterator[LintWarning]:

@@ -25,7 +25,7 @@ class SampledShard(BaseModel, frozen=True, extra="forbid"):
 def sample_documents(
     context: StepContext, groups: Mapping[str, Sequence[Input[DocumentsResult]]], num_bytes: int, *, in_flight: int
 ) -> "Iterator[tuple[str, Document]]":
-    """Yield group and document: of each group those whose ids hash lowest, up to `num_bytes`, in document order.
+    """Yield group and document: of each group those with the lowest `sample_key`, up to `num_bytes`, in document order.
 
     Workers write the samples of all shards before the first document is yielded.
     """

@@ -59,8 +59,7 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     from runtime.text.extraction.extract import DAMAGED_FILE
 
     files = config.download.result.files
-    # Ids begin with the digest and not the name: renaming a source must not change the tokenizer's sample, which is
-    # drawn by a hash of ids.
+    # Ids begin with the digest and not the name: renaming a source must not change its documents.
     source = context.digest[:ID_DIGITS]
     items = [
         (config.download.join(file.path), "" if len(files) == 1 and is_archive(file.path) else file.name)

@@ -125,9 +125,11 @@ def tokenizers_of_phase(field: str, phase: Input[Any] | None, config: "TrainPhas
     """Return the tokenizer of the phase or import in `field`; `config` is that of the phase, if it is in the graph."""
     if phase is None:
         return {}
-    imported = imported_by(phase)
+    owner = f"{field} {phase.name!r}"
+    if imported := imported_by(phase):
+        return {owner: imported.tokenizer}
     own = [] if config is None else [*tokenizers_of(config.caches).values()]
-    return {f"{field} {phase.name!r}": found for found in [*([imported.tokenizer] if imported else own)][:1]}
+    return {owner: own[0]} if own else {}
 
 
 def check_one_tokenizer(tokenizers: Tokenizers) -> None:
@@ -208,9 +210,10 @@ def _check_import(imported: HfImportConfig, config: TrainPhaseConfig) -> None:
     if others := [field for field in theirs if ours[field] != theirs[field]]:
         differ = ", ".join(f"model.{field} is {ours[field]!r}, and {theirs[field]!r} in {start}" for field in others)
         problems.append(f"{differ}; a phase continues its parameters, so the model cannot change.")
-        # Several together, since some of them alone may be no model.
-        one = len(others) == 1
-        fix[f"model.{others[0]}" if one else "model"] = json.dumps(theirs[others[0]] if one else theirs)
+        if len(others) == 1:
+            fix[f"model.{others[0]}"] = json.dumps(theirs[others[0]])
+        else:  # some of them alone may be no model
+            fix["model"] = json.dumps(theirs)
     if config.rope != imported.rope and "rope" not in config.acknowledge:
         problems.append(
             f"rope is {config.rope}, and the weights of {start} were trained with {imported.rope}; use that, or, if "

@@ -9,6 +9,7 @@ import contextlib
 import importlib.metadata
 import itertools
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,16 +75,21 @@ def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken:
 def differences(recorded: Mapping[str, str], now: Mapping[str, str], *, is_resumed: bool) -> list[Difference]:
     """Return the changes between two records, of the names that both have.
 
-    Another batch or memory plan, and other blocks, count only between attempts at one phase (`is_resumed`).
+    Another batch or memory plan counts only between attempts at one phase (`is_resumed`), and the blocks that follow
+    from it do so only where it is the same.
     """
+    has_same_shape = is_resumed or all(recorded.get(name) == now[name] for name in SHAPE)
+    left_out = ("reason",) if is_resumed else ("reason", *SHAPE)
     found = []
-    for name in now.keys() & recorded.keys() - {"reason", *(() if is_resumed else SHAPE)}:
-        before, after = recorded[name], now[name]
-        if name in KERNELS and not is_resumed:
+    for name, after in now.items():
+        if name not in recorded or name in left_out:
+            continue
+        before = recorded[name]
+        if name in KERNELS and not has_same_shape:
             before, after = before.partition(":")[0], after.partition(":")[0]
         if before != after:
             found.append(Difference(name, before, after))
-    return sorted(found, key=lambda each: [*now].index(each.name))
+    return found
 
 
 def warn_of_other_execution(
@@ -119,10 +125,12 @@ def announced_compile(train_step: TrainStep, context: StepContext) -> TrainStep:
         still = threading.Timer(SILENT_SECONDS, context.warn, [text])
         still.daemon = True
         still.start()
+        began = time.monotonic()
         try:
             return train_step(*args)
         finally:
             still.cancel()
+            context.log.info("the first call of the train step, with its compile: %.1f s", time.monotonic() - began)
 
     return call
 

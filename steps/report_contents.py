@@ -129,6 +129,8 @@ def _order(config: ReportConfig) -> list[str]:
         name = pending.pop()
         order.append(name)
         pending += [other for other in reversed(waiting) if config.parents.get(other) == name]
+    if lost := sorted(set(waiting) - set(order)):
+        raise ValueError(f"parents: {lost} start from no phase of the report, or from each other in a circle.")
     return order
 
 

@@ -17,7 +17,7 @@ class TrainQualityClassifierConfig(BaseModel, frozen=True, extra="forbid"):
     positives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
     negatives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
     bytes_per_class: int = Field(default=1 << 29, ge=1)
-    """Text of each class that is sampled by a hash of ids. Training holds about the same in n-grams."""
+    """Text of each class that is sampled by `sample_key`. Training holds about the same in n-grams."""
     max_characters: int = Field(default=20_000, ge=1)
     """Training reads this much of a text, so that one book does not fill the memory."""
     max_ngram_words: int = Field(default=2, ge=1, le=5)

@@ -31,7 +31,7 @@ class TrainTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("tokenizers", "pyarrow"))
 def train_tokenizer(config: TrainTokenizerConfig, context: StepContext) -> TokenizerResult:
-    """Train in one process on the documents of each source whose ids hash lowest, up to `bytes_per_source`."""
+    """Train in one process on the documents of each source with the lowest `sample_key`, up to `bytes_per_source`."""
     from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train
 
     groups = {name: (config.documents[name],) for name in sorted(config.documents)}
@@ -96,10 +96,10 @@ def _id_of(tokenizer: "Tokenizer", token: str, field: str, name: str) -> int:
     found: int | None = tokenizer.token_to_id(token)
     if found is None:
         specials = [added.content for added in tokenizer.get_added_tokens_decoder().values() if added.special]
-        known = ", ".join(specials[:MAX_NAMED]) or "none"
+        known = f"one of its {len(specials)} special tokens ({', '.join(specials[:MAX_NAMED])})"
         none = ", or None if nothing opens its documents" if field == "bos_token" else ""
         raise UserError(
-            f"{name}: {field}: the tokenizer has no token {token!r}.{nearest(token, specials)} Name one of its "
-            f"{len(specials)} special tokens ({known}){none}."
+            f"{name}: {field}: the tokenizer has no token {token!r}.{nearest(token, specials)} Name "
+            f"{known if specials else 'a token of its vocabulary, as it has no special tokens'}{none}."
         )
     return found

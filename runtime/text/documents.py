@@ -1,7 +1,7 @@
 """Documents: Parquet shards of `id`, `text`, `source`, `metadata`; equal documents give equal bytes.
 
 Row groups depend on the documents alone, and the file holds no index, date or host. Reading and writing hold one row
-group in memory, so a shard may have any size. A sample has the documents whose ids hash lowest, however they are cut
+group in memory, so a shard may have any size. A sample has the documents whose keys are lowest, however they are cut
 into shards.
 """
 
@@ -108,8 +108,12 @@ def _row_groups(documents: Iterable[Document]) -> Iterator[tuple[list[Document],
 
 
 def sample_key(document: Document) -> int:
-    """Return a document's place in the order in which samples take documents: the hash of its id."""
-    return int.from_bytes(hashlib.blake2b(document.id.encode(), digest_size=8).digest(), "big")
+    """Return a document's place in the order in which samples take documents: the hash of its id without the source.
+
+    The source is a digest, which changes with the code of `extract`. A sample of equal documents stays the same.
+    """
+    own = document.id.removeprefix(document.source)
+    return int.from_bytes(hashlib.blake2b(own.encode(), digest_size=8).digest(), "big")
 
 
 def size_of(document: Document) -> int:

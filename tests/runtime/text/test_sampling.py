@@ -27,6 +27,11 @@ def test_the_lowest_keys_of_all_shards_are_those_of_the_source(sizes, num_bytes,
     assert [one for one in found if sample_key(one) <= last] == [one for one in documents if one in expected]
 
 
+def test_the_code_of_the_step_that_wrote_documents_changes_no_sample():
+    keys = [sample_key(Document(f"{digest}/a.txt#3", "text", digest)) for digest in ("00b32374daf2", "1f85e2faf08a")]
+    assert keys[0] == keys[1] != sample_key(Document("1f85e2faf08a/a.txt#4", "text", "1f85e2faf08a"))
+
+
 def test_an_exactly_full_sample_takes_no_more_documents():
     assert last_key([(3, 5), (1, 5), (2, 5)], 10) == 2
     assert last_key([(3, 5), (1, 5), (2, 5)], 11) == 3
