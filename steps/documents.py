@@ -77,8 +77,11 @@ class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
 def write_shard(
     path: str, documents: "Callable[[DropLedger], Iterable[Document]]"
 ) -> "tuple[dict[str, Any], DropLedger]":
-    """Write documents, and samples of those that the function drops; return the fields of a `DocumentsShard`, and the
-    drops."""
+    """Write the documents of one shard, with samples of what `documents` drops.
+
+    Returns:
+        The fields of a `DocumentsShard`, and the drops.
+    """
     from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
 

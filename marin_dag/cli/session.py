@@ -50,7 +50,7 @@ class Finished:
     plan: Plan
     store: Store
     seconds: float | None
-    """How long it took; None if nothing had to run."""
+    """Duration of the run; None if nothing had to run."""
 
     @property
     def graph(self) -> Graph:

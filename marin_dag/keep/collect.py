@@ -116,7 +116,10 @@ class Collector:
         )
 
     def _running(self, *, writes: bool = False) -> tuple[frozenset[str], frozenset[str]]:
-        """Return digests of steps that may be running, and of their inputs, whose later milestones they may read."""
+        """Return digests of steps that may be running, and digests of their inputs.
+
+        A running step may still read later milestones of an input.
+        """
         oldest = max(self.older_than_seconds, DEAD_SECONDS)
         held = Leases(self.store).unsealed(oldest, writes=writes, must_know_needs=True)
         needs = (key.partition("@")[0] for each in held.values() for key in each.holder.needs)

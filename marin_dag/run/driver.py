@@ -53,7 +53,7 @@ class Run:
     force: frozenset[str] = frozenset()
     """Keys of committed steps to run again; their files must be the same, and their records stay."""
     wanted: WantedMilestones | None = None
-    """Milestones that runs publish on the way; None for those that `steps` need."""
+    """Milestones that the steps publish on the way; None means those that other steps of `steps` need."""
     on_committed: Callable[[str], None] = lambda key: None
     """Called with the key of each committed output and published milestone."""
     name: str = ""

@@ -90,7 +90,7 @@ def figure(
 
 
 def _tools(panels: Sequence[Panel], *, has_scale: bool) -> list[Markup]:
-    """Return the buttons and the slider that have something to do in one of the panels."""
+    """Return the buttons and the slider, each only where a panel has a use for it."""
     zoom = [("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("reset", "Reset", "Show all")]
     made = [
         *zoom,

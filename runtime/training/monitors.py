@@ -139,7 +139,7 @@ class Incidents:
         """Numbers of accepted steps at the newest two steps with spikes."""
 
     def add(self, found: Finding, num_accepted: int) -> Verdict:
-        """Add a finding in the accepted step of this number to its incident."""
+        """Add a finding to its incident; `num_accepted` counts the accepted steps so far."""
         quiet_steps = CREEP_STEPS if found.monitor == "creep" else QUIET_STEPS
         recent = self._recent.setdefault(found.monitor, collections.deque())
         while recent and num_accepted - recent[0][0] > quiet_steps:
@@ -155,5 +155,5 @@ class Incidents:
         return Verdict(is_new, is_alarm)
 
     def _is_confirmed(self, num_accepted: int) -> bool:
-        """Return whether an earlier step shortly before this one was a spike, too."""
+        """Return whether a step shortly before this one also had a spike."""
         return any(0 < num_accepted - earlier <= CONFIRMED_STEPS for earlier in self._spike_steps)

@@ -35,7 +35,7 @@ MAX_NAMED = 10
 
 @dataclasses.dataclass(eq=False)
 class Copies:
-    """The copies of the outputs of `steps`, finished or not, in a command or beside a run.
+    """Copies of the outputs of `steps`, made by a command or beside a run.
 
     No step of a run waits for a copy, or fails because of one.
     """

@@ -133,7 +133,7 @@ def _end_group(process: subprocess.Popen[Any]) -> None:
 
 
 def _sessions_folder() -> str:
-    """Return a short folder for Ray's sessions in a private one: logs and sockets in it are open to all users."""
+    """Return a folder for Ray's sessions inside a private one, since Ray opens logs and sockets in it to all users."""
     own = f"ray-{os.getuid()}/r"
     longest = MAX_SESSIONS_FOLDER_LENGTH - len(own) - 1
     chosen = os.environ.get("RAY_TMPDIR")

@@ -125,7 +125,7 @@ def memory_in_use() -> int:
 
 
 class Stream(io.RawIOBase):
-    """The bytes that a function gives, which takes their largest number; counts them."""
+    """Stream of the bytes that `read` returns, at most as many as it is asked for; `num_bytes` counts them."""
 
     def __init__(self, read: Callable[[int], bytes], close: Callable[[], object] = lambda: None) -> None:
         self._read, self._close = read, close
