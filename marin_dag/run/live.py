@@ -140,6 +140,8 @@ class TableDisplay(LineDisplay):
     def table(self) -> RenderableType:
         """Return the table: all steps that run or are queued, and the count of the rest."""
         table = Table(box=None, pad_edge=False, show_header=False)
+        if not self._total:  # Ray is starting
+            return table
         running, queued = dict(self._running), dict(self._queued)  # copies: rich calls this from its own thread
         for name, (started, figures) in running.items():
             since = duration(time.monotonic() - started)
