@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.step import StepContext
@@ -65,7 +65,6 @@ def open_held_out(
     """
     from runtime.evaluation.gold_answers import answer_source
     from runtime.evaluation.held_out import HeldOut
-    from runtime.evaluation.token_predictions import Predictor, build_prediction_step, sample_windows
     from runtime.evaluation.window_batch import window_batch
     from runtime.evaluation.windows import text_source
     from runtime.parallel.hosts import host_rows
@@ -97,16 +96,31 @@ def open_held_out(
     of_answers = {task: answer_source(path, sequence_length=length) for task, path in (answers or {}).items()}
     predictor = None
     if sampled_windows_per_domain:
-        predict = build_prediction_step(
-            program.model, program.rope, mesh, attention_kernel=kernels.attention, compute_dtype=program.compute_dtype
+        predictor = _predictor(
+            program, mesh, kernels, paths, sampled_windows_per_domain, windows_per_batch=num_windows, rows=rows
         )
-        sample = sample_windows(paths, sequence_length=length, windows_per_domain=sampled_windows_per_domain)
-        predictor = Predictor(sample=sample, step=predict, windows_per_batch=num_windows, rows=rows)
     context.log.info(
         "held-out text: %s of %s, batches for each set of weights: %d",
         *(counted(texts.num_windows, "window"), counted(len(caches), "domain"), texts.num_batches),
     )
     return OpenedText(texts, open_windows(of_answers) if of_answers else None, kernels, predictor)
+
+
+def _predictor(
+    program: EvaluationProgram,
+    mesh: "Mesh",
+    kernels: "KernelChoice",
+    paths: Mapping[str, str],
+    windows_per_domain: int,
+    **batches: Any,
+) -> "Predictor":
+    from runtime.evaluation.token_predictions import Predictor, build_prediction_step, sample_windows
+
+    predict = build_prediction_step(
+        program.model, program.rope, mesh, attention_kernel=kernels.attention, compute_dtype=program.compute_dtype
+    )
+    sample = sample_windows(paths, sequence_length=program.sequence_length, windows_per_domain=windows_per_domain)
+    return Predictor(sample=sample, step=predict, **batches)
 
 
 def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh", num_windows: int) -> "KernelChoice":

@@ -68,8 +68,8 @@ class StepContext(Protocol):
     log: logging.Logger
     resources: Resources
     host: Host
-    """On several hosts each host runs the function with the same config and folders. What host 0 publishes and returns
-    counts; it is committed when the function has returned on all hosts."""
+    """Host of this process. On several hosts each runs the function with the same config and folders. What host 0
+    publishes and returns counts; it is committed when the function has returned on all hosts."""
     notice_seconds: float | None
     """Seconds between the scheduler's wish that a step stop and its kill (`--notice`); None if unknown."""
     wanted_milestones: tuple[int, ...]
