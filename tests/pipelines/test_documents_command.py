@@ -6,19 +6,15 @@ import functools
 import io
 import json
 import os
-import shutil
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 from marin_dag.cli.main import main
-from marin_dag.cli.page_server import PageServer
 from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
@@ -41,11 +37,11 @@ from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.documents import DocumentsResult, ShardSize
 from steps.filter import FilterConfig, filter_documents
+from tests import browser
+from tests.browser import NEEDS_CHROMIUM
 from tests.catalogue import check_message, expect_error
 from tests.steps.text_chain import ITEM, ItemsConfig, items
 from tests.steps.text_steps import WrittenConfig, written
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 LONG = "The toy was wound every morning and walked along the window until the key had turned for the last time"
 STORY = f"{LONG}.\nIn the evening the child put it back on the shelf beside the door."
@@ -330,17 +326,11 @@ def test_a_damaged_shard_is_an_error_that_names_it(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+@NEEDS_CHROMIUM
 def test_the_page_of_a_run_browses_documents(prefix, width=390):
-    graph, store, problems = Graph(build()), open_store(prefix), []
+    graph, store = Graph(build()), open_store(prefix)
     content = RunPage(SimpleNamespace(store=store, pipeline="texts"), graph)
-    with PageServer(Watched("texts", graph, store), 0, content) as server, sync_playwright() as running:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        shown = browser.new_page(viewport={"width": width, "height": 900})
-        shown.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
-        shown.on("pageerror", lambda error: problems.append(str(error)))
-        shown.goto(server.address)
+    with browser.run_page(Watched("texts", graph, store), content, width=width) as shown:
         shown.locator("select[name=step]").select_option("filter")
         shown.locator("#sample").wait_for(timeout=60_000)
         assert shown.locator("#list-kept article").count() == 5
@@ -363,9 +353,6 @@ def test_the_page_of_a_run_browses_documents(prefix, width=390):
         shown.locator("select[name=step]").select_option("decontaminate")
         assert shown.locator("mark").inner_text(timeout=60_000) == ITEM
         assert shown.evaluate("document.documentElement.scrollWidth") <= width
-        browser.close()
-        server.shutdown()
-    assert problems == []
 
 
 def test_documents_of_several_shards_are_judged_together(judged):

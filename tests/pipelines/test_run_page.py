@@ -2,15 +2,11 @@
 
 import json
 import math
-import shutil
-import threading
 import time
 
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
 
-from marin_dag.cli.page_server import PageServer
 from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
@@ -21,11 +17,10 @@ from pipelines.scales import LAPTOP
 from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, thinned
 from runtime.report.panel import MAIN_LINE
 from steps.sample import SampleResult, SampleText
+from tests import browser
+from tests.browser import NEEDS_CHROMIUM
 from tests.pipelines.committed import commit
 from tests.pipelines.test_curves_command import save
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
 
 TEXT = {"bits_per_byte": {"hot": {"web": 1.0}}, "tokens_per_domain": 64}
 STALLS = {"elapsed_seconds": 10.0, "waited_for_data_seconds": 1.0, "waited_by_cause": {"drawing": 1.0}}
@@ -156,20 +151,11 @@ def test_a_view_that_is_not_there_is_refused(session, graph, trained):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+@NEEDS_CHROMIUM
 @pytest.mark.parametrize("width", [390, 1100])
 def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trained, width):
-    problems = []
-    with (
-        PageServer(Watched("tootsie", graph, session.store), 0, RunPage(session, graph)) as server,
-        sync_playwright() as running,
-    ):
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        shown = browser.new_page(viewport={"width": width, "height": 900})
-        shown.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
-        shown.on("pageerror", lambda error: problems.append(str(error)))
-        shown.goto(server.address)
+    watched = Watched("tootsie", graph, session.store)
+    with browser.run_page(watched, RunPage(session, graph), width=width) as shown:
         shown.locator("#graph .step").first.wait_for(timeout=60_000)
         canvas = shown.locator("figure .bk-Canvas").first
         canvas.wait_for(timeout=60_000)
@@ -187,13 +173,10 @@ def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trai
             shown.evaluate(f"window.open({json.dumps(opened.value.url)}, '_blank', 'noopener')")
         assert "worked once" in again.value.locator("body").inner_text()
         assert shown.evaluate("document.documentElement.scrollWidth") <= width
-        browser.close()
-        server.shutdown()
-    assert problems == []
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+@NEEDS_CHROMIUM
 def test_a_run_of_1_400_000_updates_is_zoomed_in_a_browser_and_keeps_its_extremes(session, graph, monkeypatch):
     tokens = np.arange(1.0, 1_400_001.0)
     values = 2 + np.sin(tokens / 1e4)
@@ -203,18 +186,13 @@ def test_a_run_of_1_400_000_updates_is_zoomed_in_a_browser_and_keeps_its_extreme
     monkeypatch.setattr(LoggedPhase, "lines", lambda self: [line] if self.name == "kestrel" else [])
     drawn = "Bokeh.documents[0].roots()[0].renderers[0].data_source.data.get('y')"
     pause = "new Promise(done => { const since = Date.now(); setTimeout(() => done(Date.now() - since)) })"
-    with (
-        PageServer(Watched("tootsie", graph, session.store), 0, RunPage(session, graph)) as server,
-        sync_playwright() as running,
-    ):
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        shown = browser.new_page()
+    watched = Watched("tootsie", graph, session.store)
+    with browser.run_page(watched, RunPage(session, graph)) as shown:
         sizes = []
         shown.on(
             "response", lambda answer: "/values" in answer.url and sizes.append(int(answer.headers["content-length"]))
         )
-        shown.goto(server.address)
+        shown.reload()
         shown.locator("figure .bk-Canvas").first.wait_for(timeout=60_000)
         shown.locator("[data-do=in]").click()  # without values yet, or with them: the range is that of the run
         ends = "(range => [range.start, range.end])(Bokeh.documents[0].roots()[0].x_range)"
@@ -233,5 +211,3 @@ def test_a_run_of_1_400_000_updates_is_zoomed_in_a_browser_and_keeps_its_extreme
             with shown.expect_response(lambda response: "low=" in response.url):
                 shown.locator("[data-do=in]").click()
         assert 0 < max(sizes) < 500_000
-        browser.close()
-        server.shutdown()

@@ -7,12 +7,10 @@ import contextlib
 import csv
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
 
 from runtime.data.consumption import SourceUse
 from runtime.report import curve_plots, documents_page, heat_map, pages
@@ -22,19 +20,17 @@ from runtime.report.markup import marked
 from runtime.report.norm_plots import LayerNorms
 from runtime.report.theme import DARK_FIGURES, MAIN
 from runtime.tracking.stalls import DataStalls, Stall
+from tests.browser import NEEDS_CHROMIUM, running_browser
 from tests.runtime.report.test_heat_map import fill_in_the_blanks, moment
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")]
+pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 HOSTILE = "$$x^2$$</script>\u202e<b>@{y}"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_playwright() as running:
-        found = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with running_browser() as found:
         yield found
-        found.close()
 
 
 @contextlib.contextmanager
