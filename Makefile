@@ -15,13 +15,13 @@ PIP_SHOWN = -u -m pip install --disable-pip-version-check --root-user-action ign
 .PHONY: tootsie test benchmarks compile-matrix lock format clean
 
 tootsie: .venv/ready
-	@echo "running the flagship at laptop scale: about 6 minutes on two cores the first time, seconds when all is done"
+	@echo "running the flagship at laptop scale: about 5 minutes on two cores the first time, seconds when all is done"
 	@.venv/bin/python pipelines/tootsie.py
 
 # Three workers for two cores: a worker waits a quarter of its time for Ray or for a process that it has killed.
 # tests/conftest.py sets the order of the files.
 test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
-	@echo "running ruff, mypy and pytest: about 18 minutes on two cores"
+	@echo "running ruff, mypy and pytest: about 15 minutes on two cores"
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	@# mypy takes one core. The other one compiles the code once for the hundred processes that import it, and rewrites the

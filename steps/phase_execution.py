@@ -130,7 +130,8 @@ def announced_compile(train_step: TrainStep, context: StepContext) -> TrainStep:
             return train_step(*args)
         finally:
             still.cancel()
-            context.log.info("the first call of the train step, with its compile: %.1f s", time.monotonic() - began)
+            if (seconds := time.monotonic() - began) >= SILENT_SECONDS:
+                context.warn(f"its train step is compiled, after {seconds:.0f} s")
 
     return call
 

@@ -139,6 +139,8 @@ def test_another_shape_has_other_blocks_and_only_another_kernel_is_a_change():
         str(found) for found in differences(HOW, other | {"attention": "chunked: query 512"}, is_resumed=False)
     ] == ["attention: recorded: splash / now: chunked"]
     assert [found.name for found in differences(HOW, other, is_resumed=True)] == ["batch", "attention"]
+    same_shape = HOW | {"attention": "splash: query 1,024, key 1,024"}
+    assert [found.name for found in differences(HOW, same_shape, is_resumed=False)] == ["attention"]
     fewer = HOW | {"memory": "remat full, micro-batches: 2", "reason": "as asked for"}
     assert [found.name for found in differences(HOW, fewer, is_resumed=True)] == ["memory"]
 
@@ -159,4 +161,4 @@ def test_a_long_compile_is_a_warning_while_it_runs(monkeypatch) -> None:
 
     update = phase_execution.announced_compile(train_step, SimpleNamespace(warn=warnings.append))
     assert [update(number) for number in range(2)] == [1, 2]
-    assert returned == [1, 1], "only the first call compiles"
+    assert returned == [1, 2], "only the first call compiles; its end is a warning as well"
