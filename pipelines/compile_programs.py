@@ -156,4 +156,5 @@ def _can_be_laid(request: Request) -> bool:
 
 def settings(field: str, values: Iterable[tuple[str, object]]) -> str:
     """Return `--set STEP.FIELD=VALUE` for each step, quoted for a shell."""
-    return " ".join(f"--set {shlex.quote(f'{step}.{field}={value}')}" for step, value in values)
+    texts = [f"{step}.{field}={'null' if value is None else value}" for step, value in values]
+    return " ".join(f"--set {shlex.quote(text)}" for text in texts)

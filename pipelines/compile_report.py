@@ -71,12 +71,13 @@ def report(session: Session, plan: Plan) -> None:
     outcomes: dict[Request, Outcome] = {}
     for index, request in enumerate(users):
         outcomes[request] = _with_progress(request, f"{index + 1}/{len(users)}")
+    fitting = [name for name, its in programs.items() if isinstance(outcomes[its["train"]], Compiled)]
     lines = ["", f"Compiled for machines that are not here; cached in {cache_folder(COMPILED)}."]
     for request, of in users.items():
         lines += ["", *_program(request, outcomes[request], of)]
         lines += _while_training(request, outcomes[request], programs)
         if isinstance(outcomes[request], DoesNotFit):
-            lines.append(f"  fits with       {_cure(request, of, phases)}")
+            lines.append(f"  fits with       {_cure(request, of, fitting, phases)}")
     lines += ["", *_phases(phases, programs, outcomes), "", *ASSUMPTIONS]
     if is_whole and len(names) < len(phases):
         lines.append("Side branches are compiled where they are selected, for example with --only.")
@@ -209,10 +210,11 @@ def _kernels(request: Request) -> str:
     return f"  kernels         {text}"
 
 
-def _cure(request: Request, users: Sequence[str], phases: Mapping[str, Step]) -> str:
+def _cure(request: Request, users: Sequence[str], fitting: Sequence[str], phases: Mapping[str, Step]) -> str:
     """Try one change after the other to make a training step fit; return the options to type.
 
-    Phases that inherit the field get it from the phase that they are based on.
+    Phases that inherit the field get it from the phase that they are based on, and those in `fitting` their own value
+    back.
     """
     if request.step != "train":
         own = ", or a smaller windows_per_batch or replica_parallel of an ema_eval" if request.step == "eval" else ""
@@ -221,9 +223,14 @@ def _cure(request: Request, users: Sequence[str], phases: Mapping[str, Step]) ->
         value = getattr(changed, field)
         outcome = _with_progress(changed, f"with {field}={value}")
         if isinstance(outcome, Compiled):
-            bases = {name: phases[name].base for name in users if field not in phases[name].changes}
-            inherit = [name for name, base in bases.items() if base is not None and base.name in users]
-            typed = settings(field, [(name, value) for name in users if name not in inherit])
+            inherit = [
+                name
+                for name, step in phases.items()
+                if step.base is not None and step.base.name in users and field not in step.changes
+            ]
+            changed_phases = [(name, value) for name in users if name not in inherit]
+            kept = [(name, getattr(phases[name].config, field)) for name in inherit if name in fitting]
+            typed = settings(field, [*changed_phases, *kept])
             return f"{typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
     return "no change that was tried; use more chips"
 

@@ -291,7 +291,7 @@ def test_a_run_compiles_nothing_ahead_and_does_not_pass_over_the_wish(tmp_path, 
     [
         # Of the 3 sequences a chip, 2 are no part.
         (lambda asked: asked.num_microbatches == 3, "--set ocelot.num_microbatches=3"),
-        (lambda asked: asked.model_parallel == 2, "--set ocelot.model_parallel=2"),
+        (lambda asked: asked.model_parallel == 2, "--set ocelot.model_parallel=2 --set starling.model_parallel=1"),
     ],
 )
 def test_the_printed_option_makes_the_step_fit(tmp_path, capsys, monkeypatch, fits, typed):
