@@ -377,6 +377,6 @@ class Run:
         self._leases.close()
 
     def _conclude(self) -> int:
-        for line in self._retries.report(self.command, self.command_to_force):
+        for line in self._retries.failure_lines(self.command, self.command_to_force):
             self.display.complain(line)
         return 0 if all(node.state in ("done", "skipped") for node in self._nodes.values()) else 1

@@ -89,7 +89,7 @@ class Retries:
         self.display.event(node.step.name, "failed", headline(failure))
         self._record(failure)
 
-    def report(self, command: str, command_to_force: Callable[[str], str]) -> Iterator[str]:
+    def failure_lines(self, command: str, command_to_force: Callable[[str], str]) -> Iterator[str]:
         """Yield each failure, how many steps are not done, and the commands to continue; nothing if all are done."""
         nodes = {node.step.key: node for node in self.frontier.nodes}
         for key, failure in self.failures.items():

@@ -10,8 +10,10 @@ The hook does not see files that a native library opens, or modules that the wor
 import contextlib
 import functools
 import importlib.util
+import itertools
 import os
 import re
+import shlex
 import site
 import sys
 import sysconfig
@@ -205,10 +207,20 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
 def _python_of(command: Any) -> tuple[str, ...]:
     """Return the words of a command from its Python on, also inside the command of a shell; () for other programs."""
     words = [os.fsdecode(each) for each in ([command] if isinstance(command, str | bytes) else command)]
-    if len(words) == 1 or SHELL.fullmatch(Path(words[0]).name):
-        words = words[-1].split()
+    if len(words) == 1:
+        words = _split(words[0])
+    elif SHELL.fullmatch(Path(words[0]).name):  # `sh -ec COMMAND ARGUMENTS`
+        texts = itertools.dropwhile(lambda word: not (word.startswith("-") and word.endswith("c")), words)
+        words = _split(next(itertools.islice(texts, 1, None), ""))
     numbers = [number for number, word in enumerate(words) if PYTHON.fullmatch(Path(word).name)]
     return tuple(words[numbers[0] :]) if numbers else ()
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # an open quote, which the shell refuses
+        return command.split()
 
 
 def _is_traceback() -> bool:

@@ -9,7 +9,7 @@ import pytest
 from marin_dag.cli.main import main
 from marin_dag.ledger.records import Records
 from marin_dag.run.task import Backend
-from marin_dag.run.usage import _furniture
+from marin_dag.run.usage import _furniture, _python_of
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message
 from tests.marin_dag.run.test_driver import record, run
@@ -107,3 +107,18 @@ def test_each_later_plan_shows_it(prefix: str, capsys: pytest.CaptureFixture[str
         assert str(Path(prefix).parent / FILE) in text
     main(lambda _: [item], name="toy", argv=["plan", "--json", *argv])
     assert json.loads(capsys.readouterr().out)["uncovered"] == {"step": expected(prefix, "file")}
+
+
+@pytest.mark.parametrize(
+    ("command", "python"),
+    [
+        (["python3", "-m", "tool"], ("python3", "-m", "tool")),
+        (["sh", "-c", "cd x && 'python3' a.py"], ("python3", "a.py")),
+        (["bash", "-ec", 'python "$0"', "x.py"], ("python", "$0")),
+        ("python3 'a file.py'", ("python3", "a file.py")),
+        ("echo 'open", ()),
+        (["git", "status"], ()),
+    ],
+)
+def test_the_python_of_a_command_is_found_in_a_shell_too(command: object, python: tuple[str, ...]) -> None:
+    assert _python_of(command) == python
