@@ -74,7 +74,7 @@ def test_before_the_time_limit_steps_save_and_the_requeued_job_resumes_and_clean
     process.send_signal(signal.SIGUSR2)  # as `--signal=B:USR2@600` does
     code, output = finish(process)
     assert code == 1
-    assert "main  stopped: " in output
+    assert "main  stopped: " in output, output
     requeued, nodes = tmp_path / "nodes.requeued", tmp_path / "nodes"
     assert requeued.read_text().strip() == str(os.getpid())
     requeued.unlink()
