@@ -19,7 +19,8 @@ tootsie: .venv/ready
 	@.venv/bin/python pipelines/tootsie.py
 
 # Three workers for two cores: a worker waits a quarter of its time for Ray or for a process that it has killed.
-# tests/conftest.py sets the order of the files.
+# tests/conftest.py sets the order of the files. A worker that crashes ends the run, since pytest-xdist 3.8 gives its
+# successor the files that are done, and then waits for their results without end.
 test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@echo "running ruff, mypy and pytest: about 15 minutes on two cores"
 	.venv/bin/ruff check .
@@ -30,7 +31,7 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	.venv/bin/python -m compileall -q marin_dag runtime steps pipelines tests; compiled=$$?; \
 	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest --collect-only > /dev/null; \
 	wait $$mypy && exit $$compiled
-	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .venv/ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; run: make PYTHON=python3.12 tootsie")'
