@@ -2,7 +2,7 @@
 
 JAX's profiler writes them (https://docs.jax.dev/en/latest/profiling.html), one for each host: `.xplane.pb` for XProf
 and TensorBoard, and `.trace.json.gz` for Perfetto. They lie in the work folder beside the event log, never in a
-committed output. A profile that fails is no error of the run.
+committed output. They hold no Python frames. A profile that fails is no error of the run.
 """
 
 import contextlib
@@ -46,7 +46,11 @@ class Profiler:
         self._traces = ""
         try:
             self._traces = tempfile.mkdtemp(prefix="profile")
-            jax.profiler.start_trace(self._traces)
+            options = jax.profiler.ProfileOptions()
+            # To trace Python, JAX sets a profile function in the name of every thread. The audit hook of a step runs
+            # then, and may switch threads: new ones fail to start, and the process crashes.
+            options.python_tracer_level = 0
+            jax.profiler.start_trace(self._traces, profiler_options=options)
         except Exception as error:  # another profiler in this process, a full disk
             _refuse(decision, "JAX's profiler does not start", error)
             shutil.rmtree(self._traces, ignore_errors=True)

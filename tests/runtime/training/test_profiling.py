@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -57,6 +58,17 @@ def test_the_next_five_steps_are_traced_and_the_run_is_the_same(tmp_path):
     assert (event["first_step"], event["step"]) == (3, 7) and all(map(Path.exists, map(Path, event["paths"])))
 
 
+def test_a_profile_calls_no_audit_hook_in_the_name_of_another_thread(tmp_path):
+    """Steps run under an audit hook. One that switches threads there crashes the process."""
+    desk, events, is_listening = Desk(), [], True
+    desk.request(Action.PROFILE)
+    sys.addaudithook(lambda event, _: events.append(event) if is_listening and event == "sys.setprofile" else None)
+    small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
+    is_listening = False
+    assert traced(tmp_path / "profiles/plugins/profile/steps-1-5") == [1, 2, 3, 4, 5]
+    assert not events
+
+
 def test_a_second_request_meanwhile_is_refused_and_one_near_the_end_gets_the_remaining_steps(tmp_path):
     desk = Desk()
     control, requesting = Control(requests=desk.open), Requesting(desk, 2, 4, 9)
@@ -91,7 +103,9 @@ def test_the_run_continues_without_a_trace_that_cannot_be_written(tmp_path):
 def test_a_request_beside_another_profiler_is_refused(tmp_path):
     desk = Desk()
     desk.request(Action.PROFILE)
-    jax.profiler.start_trace(str(tmp_path / "theirs"))
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    jax.profiler.start_trace(str(tmp_path / "theirs"), profiler_options=options)
     try:
         small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
     finally:
