@@ -32,16 +32,16 @@ from pipelines.tootsie import phases
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, key_of, outcome_of
 from runtime.cost.faults import faults
-from runtime.cost.request import DoesNotFit, Outcome, Request
+from runtime.cost.request import CompileRequest, DoesNotFit, Outcome
 from runtime.cost.roofline import roofline_of
 
 SECONDS_BAR, HOST_BYTES_BAR, EXPOSED_BAR = 360.0, 4 * GIB, 0.10
 
 
-def programs(names: list[str], steps: list[Literal["train", "eval"]]) -> dict[Request, list[str]]:
+def programs(names: list[str], steps: list[Literal["train", "eval"]]) -> dict[CompileRequest, list[str]]:
     """Return each program of these phases once, with the phases that run it."""
     main_line = phases(EIGHT_B, eight_b_corpus(EIGHT_B))
-    found: dict[Request, list[str]] = {}
+    found: dict[CompileRequest, list[str]] = {}
     for step in steps:
         for name in names or list(main_line):
             if name not in main_line:
@@ -50,7 +50,7 @@ def programs(names: list[str], steps: list[Literal["train", "eval"]]) -> dict[Re
     return found
 
 
-def measured(request: Request, outcome: Outcome, seconds: float) -> dict[str, Any]:
+def measured(request: CompileRequest, outcome: Outcome, seconds: float) -> dict[str, Any]:
     """Return the figures of one compile against the bars."""
     if isinstance(outcome, DoesNotFit):
         return {"seconds": round(seconds, 1), "does_not_fit": outcome.message, "holds": False}

@@ -34,7 +34,7 @@ from benchmarks.verdict import conclude
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, environment, outcome_of
 from runtime.cost.faults import faults
-from runtime.cost.request import DoesNotFit, Request
+from runtime.cost.request import CompileRequest, DoesNotFit
 from runtime.kernels.cross_entropy import linear_cross_entropy
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.platform.remat import Remat
@@ -71,7 +71,7 @@ def steps() -> dict[str, dict[str, Any]]:
         devices = Devices("gpu", slice_of(GPU).generation.name, 1)
         shape = KernelShape.of(devices, case.model, num_rows=rows, sequence_length=length, compute_dtype="bfloat16")
         kernels = default_kernels(shape)
-        request = Request(
+        request = CompileRequest(
             "train", GPU, 1, case.model, length, rows, 0, "bfloat16", kernels.attention, kernels.loss, remat=remat
         )
         outcome, _ = outcome_of(request)

@@ -15,7 +15,7 @@ import sys
 from runtime.cost.chips import GENERATIONS, GIB, GPUS, slice_of
 from runtime.cost.compiler import ROOT, environment, outcome_of
 from runtime.cost.faults import faults
-from runtime.cost.request import DoesNotFit, Request
+from runtime.cost.request import CompileRequest, DoesNotFit
 from runtime.cost.roofline import flops_of, roofline_of
 from runtime.model.llama.config import LlamaConfig
 from runtime.platform.remat import Remat
@@ -102,7 +102,7 @@ def _print_models() -> tuple[bool, int]:
     all_good, num_faults = True, 0
     for name, slice_name, batch, remat in TRIALS:
         attention = "splash" if slice_of(slice_name).generation.platform == "tpu" else "tokamax"
-        request = Request(
+        request = CompileRequest(
             "train", slice_name, 1, MODELS[name], SEQUENCE_LENGTH, batch, 0, "bfloat16", attention, "chunked_wide",
             remat=remat, reduce_dtype="bfloat16",
         )  # fmt: skip

@@ -9,27 +9,27 @@ from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu
 from marin_dag.graph.step import Step
 from runtime.cost.chips import slice_of
-from runtime.cost.request import Request
+from runtime.cost.request import CompileRequest
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.same_fields import filled_from
 from steps.ema_eval import EmaEvalConfig
 from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval
-from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape
+from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape_of
 
 Kind = Literal["train", "eval", "validation"]
 """A validation is an evaluation by the run itself, over its own mesh (steps/phase_validation.py)."""
 
 
-def programs_of(phase: Step, *, evaluation: EmaEvalConfig | None = None) -> dict[Kind, Request]:
+def programs_of(phase: Step, *, evaluation: EmaEvalConfig | None = None) -> dict[Kind, CompileRequest]:
     """Return the programs of a phase and its evaluation; the errors are those of `request_of`."""
-    found: dict[Kind, Request] = {
+    found: dict[Kind, CompileRequest] = {
         "train": request_of(phase, "train"),
         "eval": request_of(phase, "eval", evaluation=evaluation),
     }
     return found | ({"validation": request_of(phase, "validation")} if phase.config.validate_every_steps else {})
 
 
-def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = None) -> Request:
+def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = None) -> CompileRequest:
     """Return one program of a phase on the phase's machines.
 
     Without an `evaluation`, "eval" has the defaults, the phase's dtype and as many copies.
@@ -49,7 +49,9 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
     num_parts = devices.num_devices // (model_parallel * context_parallel)
     windows = WINDOWS_PER_BATCH if is_default else asking.windows_per_batch
     num_rows = config.global_batch_size if is_train else window_batch(windows, num_parts)
-    shape = kernel_shape(config, devices, num_rows=None if is_train else num_rows, compute_dtype=asking.compute_dtype)
+    shape = kernel_shape_of(
+        config, devices, num_rows=None if is_train else num_rows, compute_dtype=asking.compute_dtype
+    )
     loss_kernel = None if kind == "eval" and is_default else asking.loss_kernel
     kernels = chosen_kernels(shape, attention_kernel=asking.attention_kernel, loss_kernel=loss_kernel)
     own = {
@@ -64,8 +66,8 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
     if is_train:
         window_steps = 0 if config.skip is None else config.skip.window_steps
         state = {"num_averages": len(config.averages), "skip_window_steps": window_steps}
-        return filled_from(config, Request, step="train", stored_dtype="float32", **own, **state)
-    return Request(
+        return filled_from(config, CompileRequest, step="train", stored_dtype="float32", **own, **state)
+    return CompileRequest(
         step="eval",
         **own,
         num_averages=0,
@@ -93,7 +95,7 @@ def slice_of_step(step: Step[Any]) -> tuple[str, int]:
     return name, num_slices
 
 
-def scoring_programs(step: Step[Any]) -> Iterator[Request]:
+def scoring_programs(step: Step[Any]) -> Iterator[CompileRequest]:
     """Yield the largest programs of an evaluation on lm-eval's tasks whose model is known, for accelerators."""
     if step.kind is not lm_eval or isinstance(step.resources, Cpu) or evaluated_model(step.config) is None:
         return
@@ -106,7 +108,7 @@ def scoring_programs(step: Step[Any]) -> Iterator[Request]:
     devices, (name, num_slices) = devices_on(step.resources), slice_of_step(step)
     num_bytes, longest = evaluated_bytes(config, model), model.max_position_embeddings
     length = row_length(longest)
-    score = Request(
+    score = CompileRequest(
         step="score",
         slice=name,
         num_slices=num_slices,
@@ -131,7 +133,7 @@ def scoring_programs(step: Step[Any]) -> Iterator[Request]:
         )
 
 
-def cures(train: Request) -> Iterator[tuple[str, Request]]:
+def cures(train: CompileRequest) -> Iterator[tuple[str, CompileRequest]]:
     """Yield fields to change in a phase whose training step does not fit, with the changed request, in order."""
     if train.remat != "full":
         yield "remat", dataclasses.replace(train, remat="full")
@@ -146,7 +148,7 @@ def cures(train: Request) -> Iterator[tuple[str, Request]]:
         yield "model_parallel", by_two
 
 
-def _can_be_laid(request: Request) -> bool:
+def _can_be_laid(request: CompileRequest) -> bool:
     try:
         request.model.check_divides(copy_size=request.layout.shape.copy_size, model_axis=request.model_parallel)
     except ValueError:

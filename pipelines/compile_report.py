@@ -22,7 +22,7 @@ from runtime.cache_folder import cache_folder
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import COMPILED, NoCompilerError, outcome_of
 from runtime.cost.faults import faults
-from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
+from runtime.cost.request import Compiled, CompileRequest, DoesNotFit, Outcome
 from runtime.cost.roofline import REACHED_SHARE, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from steps.ema_eval import ema_eval
 
@@ -68,7 +68,7 @@ def report(session: Session, plan: Plan) -> None:
     }
     programs = {name: programs_of(phases[name], evaluation=evaluations.get(name)) for name in names}
     users = _users(programs, [step for step in every if plan[step.name].is_selected])
-    outcomes: dict[Request, Outcome] = {}
+    outcomes: dict[CompileRequest, Outcome] = {}
     for index, request in enumerate(users):
         outcomes[request] = _with_progress(request, f"{index + 1}/{len(users)}")
     fitting = [name for name, its in programs.items() if isinstance(outcomes[its["train"]], Compiled)]
@@ -84,13 +84,13 @@ def report(session: Session, plan: Plan) -> None:
     print("\n".join(lines))
 
 
-Programs = Mapping[str, Mapping[Kind, Request]]
+Programs = Mapping[str, Mapping[Kind, CompileRequest]]
 """Programs by name of the phase."""
 
 
-def _users(programs: Programs, selected: Sequence[Step[Any]]) -> dict[Request, list[str]]:
+def _users(programs: Programs, selected: Sequence[Step[Any]]) -> dict[CompileRequest, list[str]]:
     """Return the names of the steps that need each program."""
-    found: dict[Request, list[str]] = {}
+    found: dict[CompileRequest, list[str]] = {}
     needed = [(name, request) for name, its in programs.items() for request in dict.fromkeys(its.values())]
     needed += [(step.name, request) for step in selected for request in scoring_programs(step)]
     for name, request in needed:
@@ -98,7 +98,7 @@ def _users(programs: Programs, selected: Sequence[Step[Any]]) -> dict[Request, l
     return found
 
 
-def _with_progress(request: Request, place: str) -> Outcome:
+def _with_progress(request: CompileRequest, place: str) -> Outcome:
     what = f"{request.step} step, {request.global_batch_size:,} sequences, {_slices(request)}"
     usually = " (minutes)" if slice_of(request.slice).generation.platform == "tpu" else ""
     print(f"[{place}] compiling the {what}{usually} ...", file=sys.stderr, flush=True)
@@ -116,7 +116,7 @@ def _with_progress(request: Request, place: str) -> Outcome:
     return outcome
 
 
-def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[str]:
+def _program(request: CompileRequest, outcome: Outcome, users: Sequence[str]) -> list[str]:
     axes = {"replica": request.replica_parallel, "model": request.model_parallel, "context": request.context_parallel}
     spread = "".join(f", {name} {size}" for name, size in axes.items() if size > 1)
     size = f"{request.global_batch_size:,} x {request.sequence_length:,} tokens"
@@ -135,7 +135,7 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     return lines if request.step in ("score", "decode") else [*lines, *_speed(request, outcome)]
 
 
-def _speed(request: Request, outcome: Compiled) -> Iterator[str]:
+def _speed(request: CompileRequest, outcome: Compiled) -> Iterator[str]:
     one, roofline, flops = slice_of(request.slice), roofline_of(request, outcome), flops_of(request)
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
     yield f"  FLOPs a step    {counts}, of which the program holds {roofline.found_share:.1%}"
@@ -154,21 +154,21 @@ def _speed(request: Request, outcome: Compiled) -> Iterator[str]:
     yield f"{'':<18}{speed}"
 
 
-def _state(train: Request) -> tuple[float, float]:
+def _state(train: CompileRequest) -> tuple[float, float]:
     """Return bytes a chip of the parameters, and of the rest of the state."""
     copy_size = train.layout.shape.copy_size
     return 4 * train.model.num_parameters / copy_size, 4 * train.state_size / copy_size
 
 
-def _rest_of_state(train: Request) -> str:
+def _rest_of_state(train: CompileRequest) -> str:
     number = train.num_averages
     return "moments" + ("" if not number else " and average" if number == 1 else f" and {number} averages")
 
 
-def _while_training(request: Request, outcome: Outcome, programs: Programs) -> Iterator[str]:
+def _while_training(request: CompileRequest, outcome: Outcome, programs: Programs) -> Iterator[str]:
     """Yield the memory of a validation beside the rest of the state of the phases that run it in training."""
     limit = slice_of(request.slice).generation.hbm_in_bytes
-    phases: dict[Request, list[str]] = {}
+    phases: dict[CompileRequest, list[str]] = {}
     for name, its in programs.items():
         if its.get("validation") == request:
             phases.setdefault(its["train"], []).append(name)
@@ -182,7 +182,7 @@ def _while_training(request: Request, outcome: Outcome, programs: Programs) -> I
             yield f"  while it trains it does not fit; {typed} measures held-out text in steps of their own"
 
 
-def _collectives(request: Request, compiled: Compiled) -> Iterator[str]:
+def _collectives(request: CompileRequest, compiled: Compiled) -> Iterator[str]:
     groups: dict[tuple[str, str, str], list] = {}
     for item in compiled.collectives:
         groups.setdefault((item.kind, item.dtype, "+".join(item.axes) or "none"), []).append(item)
@@ -200,7 +200,7 @@ def _collectives(request: Request, compiled: Compiled) -> Iterator[str]:
         title = ""
 
 
-def _kernels(request: Request) -> str:
+def _kernels(request: CompileRequest) -> str:
     text = f"attention {request.attention_kernel}"
     if request.step in ("train", "eval"):
         text += f", loss {request.loss_kernel}"
@@ -210,7 +210,7 @@ def _kernels(request: Request) -> str:
     return f"  kernels         {text}"
 
 
-def _cure(request: Request, users: Sequence[str], fitting: Sequence[str], phases: Mapping[str, Step]) -> str:
+def _cure(request: CompileRequest, users: Sequence[str], fitting: Sequence[str], phases: Mapping[str, Step]) -> str:
     """Try one change after the other to make a training step fit; return the options to type.
 
     Phases that inherit the field get it from the phase that they are based on, and those in `fitting` their own value
@@ -235,7 +235,7 @@ def _cure(request: Request, users: Sequence[str], fitting: Sequence[str], phases
     return "no change that was tried; use more chips"
 
 
-def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[Request, Outcome]) -> list[str]:
+def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[CompileRequest, Outcome]) -> list[str]:
     rows = [["phase", "chips", "tokens", "memory", "s/step", "tokens/s", "exposed", "days", "chip-hours"]]
     legs, own = legs_in(phases), own_steps(phases, programs)
     total_days, total_hours, whose = 0.0, 0.0, "all"
@@ -259,7 +259,7 @@ def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[Re
     return [*aligned(rows), *([shared] if any(own[name] < legs[name].steps for name in programs) else [])]
 
 
-def _slices(request: Request) -> str:
+def _slices(request: CompileRequest) -> str:
     one = slice_of(request.slice)
     if one.generation.platform == "gpu":
         return request.slice

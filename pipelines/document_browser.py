@@ -12,7 +12,7 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
-from pipelines.document_judges import FilterJudge, Judge, Judged, Verdict, has_documents, open_judged
+from pipelines.document_judges import DocumentVerdict, FilterJudge, Judge, Judged, has_documents, open_judged
 from pipelines.stored_documents import Numbered
 from runtime.report.markup import marked, printable_data
 from runtime.text.filters import measured
@@ -53,7 +53,7 @@ class Query:
         text = document.text.casefold() if self.search else ""
         return all(word in text for word in self.search.casefold().split())
 
-    def matches_verdict(self, verdict: Verdict) -> bool:
+    def matches_verdict(self, verdict: DocumentVerdict) -> bool:
         """Return whether a document with this verdict is wanted."""
         is_wanted = self.is_dropped is None or self.is_dropped == bool(verdict.reason)
         return is_wanted and self.reason.casefold() in verdict.reason.casefold()
@@ -62,14 +62,14 @@ class Query:
 class Found(NamedTuple):
     """A page of documents."""
 
-    documents: Sequence[tuple[Numbered, Verdict]]
+    documents: Sequence[tuple[Numbered, DocumentVerdict]]
     after: int
     """The number of the first document that was not looked at."""
     total: int
 
     @property
     def next(self) -> int | None:
-        """Where the next page begins; None at the end."""
+        """The number of the document that the next page begins with; None at the end."""
         return self.after if self.after < self.total else None
 
 
@@ -86,7 +86,7 @@ def browse(judged: Judged, query: Query) -> Found:
         raise UserError(
             f"--after {query.first}: {judged.documents.name} has documents 0 to {total - 1:,}; name one of them."
         )
-    found: list[tuple[Numbered, Verdict]] = []
+    found: list[tuple[Numbered, DocumentVerdict]] = []
     num_characters = 0
     for batch in _slices(judged, query.first):
         wanted = [each for each in batch if query.matches(each)]
@@ -121,7 +121,7 @@ def page_data(judged: Judged, found: Found) -> dict[str, Any]:
     return data
 
 
-def _document_data(judged: Judged, each: Numbered, verdict: Verdict) -> dict[str, Any]:
+def _document_data(judged: Judged, each: Numbered, verdict: DocumentVerdict) -> dict[str, Any]:
     document = each.document
     spans = [(hit.start, hit.end, f"{hit.task}, item {hit.item}, {hit.field}") for hit in verdict.hits]
     return {

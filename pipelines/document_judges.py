@@ -37,7 +37,7 @@ MOST_ITEMS = 5
 """Most evaluation items that are shown beside a document."""
 
 
-class Verdict(NamedTuple):
+class DocumentVerdict(NamedTuple):
     """The fate of a document in a step."""
 
     text: str
@@ -56,11 +56,11 @@ class Verdict(NamedTuple):
 class Judge:
     """The judge of documents that no step drops, and the base of all judges."""
 
-    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
+    def judge(self, documents: Sequence[Numbered]) -> list[DocumentVerdict]:
         """Return a verdict for each document; numbers ascend."""
-        return [Verdict(each.document.text) for each in documents]
+        return [DocumentVerdict(each.document.text) for each in documents]
 
-    def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
+    def beside(self, verdict: DocumentVerdict) -> Iterator[tuple[str, str]]:
         """Yield title and text of what explains a verdict: the document that is kept instead, or an evaluation item."""
         yield from ()
 
@@ -88,12 +88,12 @@ class FilterJudge(Judge):
         scores = self.quality.scores(TextBatch([each.document.text for each in documents.sample()]))
         return QualityScore(min_score=least_score(scores, rule.keep_fraction))
 
-    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
+    def judge(self, documents: Sequence[Numbered]) -> list[DocumentVerdict]:
         texts = [each.document.text for each in documents]
         return [
-            Verdict(text, result.reason, result.detail, self.rule_name(result.rule))
+            DocumentVerdict(text, result.reason, result.detail, self.rule_name(result.rule))
             if isinstance(result, Rejection)
-            else Verdict(result)
+            else DocumentVerdict(result)
             for text, result in zip(texts, filtered(texts, self.rules, self.quality), strict=True)
         ]
 
@@ -110,21 +110,21 @@ class DedupJudge(Judge):
         self._own, self._earlier = documents, [open_documents(store, each) for each in inputs_of(step, "against")]
         self._num_earlier = sum(map(len, self._earlier))
 
-    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
+    def judge(self, documents: Sequence[Numbered]) -> list[DocumentVerdict]:
         return [self._verdict(number, document.text) for number, document in documents]
 
-    def _verdict(self, number: int, text: str) -> Verdict:
+    def _verdict(self, number: int, text: str) -> DocumentVerdict:
         shard = self._own.shard_of(number)
         row = number - int(self._own.starts[shard])
         drops = _drops_of(f"{self._folder}/{DROPS.format(shard)}")
         place = int(np.searchsorted(drops[:, 0], row))  # the file is sorted by row
         if place == len(drops) or drops[place, 0] != row:
-            return Verdict(text)
+            return DocumentVerdict(text)
         # Outputs of older versions do not name the kept document.
         _, reason, *kept = drops[place].tolist()
-        return Verdict(text, REASONS[reason], kept=next(iter(kept), None))
+        return DocumentVerdict(text, REASONS[reason], kept=next(iter(kept), None))
 
-    def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
+    def beside(self, verdict: DocumentVerdict) -> Iterator[tuple[str, str]]:
         if verdict.kept is not None:
             kept = self._kept(verdict.kept)
             yield f"kept instead: {kept.id} of {kept.source}", kept.text
@@ -148,20 +148,20 @@ class DecontaminationJudge(Judge):
         self._folder, self._drops = store.url(record.output_path), config.action == "drop"
         self._index = ItemIndex(f"{self._folder}/{self._items.ngram_index}")
 
-    def judge(self, documents: Sequence[Numbered]) -> list[Verdict]:
+    def judge(self, documents: Sequence[Numbered]) -> list[DocumentVerdict]:
         hits: dict[int, list[Hit]] = {}
         for hit in self._index.hits([each.document.text for each in documents]):
             hits.setdefault(hit.document, []).append(hit)
         return [self._verdict(each.document.text, hits.get(row, [])) for row, each in enumerate(documents)]
 
-    def _verdict(self, text: str, hits: Sequence[Hit]) -> Verdict:
+    def _verdict(self, text: str, hits: Sequence[Hit]) -> DocumentVerdict:
         if not hits or not self._drops:
-            return Verdict(text, hits=hits)
+            return DocumentVerdict(text, hits=hits)
         first = hits[0]
         detail = f"{first.num_words} words of item {first.item}, {first.field}"
-        return Verdict(text, f"overlaps with {first.task}", detail, hits=hits)
+        return DocumentVerdict(text, f"overlaps with {first.task}", detail, hits=hits)
 
-    def beside(self, verdict: Verdict) -> Iterator[tuple[str, str]]:
+    def beside(self, verdict: DocumentVerdict) -> Iterator[tuple[str, str]]:
         for task, item in itertools.islice(dict.fromkeys((hit.task, hit.item) for hit in verdict.hits), MOST_ITEMS):
             with fsspec.open(f"{self._folder}/{self._items.files[task]}", "rb") as lines:
                 row = json.loads(next(line for number, line in enumerate(lines) if number == item))
@@ -186,7 +186,7 @@ class Judged:
     step: Step
     documents: StoredDocuments
     judge: Judge
-    samples: Sequence[tuple[Numbered, Verdict]] = ()
+    samples: Sequence[tuple[Numbered, DocumentVerdict]] = ()
     """A few drops of each reason by a step that reads no documents, such as pages without text."""
 
 
@@ -222,13 +222,13 @@ def has_documents(step: Step) -> bool:
     return issubclass(step.kind.result_type, DocumentsResult) or bool(inputs_of(step, "documents"))
 
 
-def _samples(documents: StoredDocuments) -> list[tuple[Numbered, Verdict]]:
+def _samples(documents: StoredDocuments) -> list[tuple[Numbered, DocumentVerdict]]:
     path = documents.result.dropped_samples
     rows = [] if path is None else read_samples(documents.url(path))
     return [
         (
             Numbered(number, Document(row["id"], row["excerpt"], "")),
-            Verdict(row["excerpt"], row["reason"], row["detail"]),
+            DocumentVerdict(row["excerpt"], row["reason"], row["detail"]),
         )
         for number, row in enumerate(rows)
     ]

@@ -11,7 +11,7 @@ from runtime.report.markup import printable
 
 if TYPE_CHECKING:
     from pipelines.document_browser import Found, Query
-    from pipelines.document_judges import Judged, Verdict
+    from pipelines.document_judges import DocumentVerdict, Judged
     from pipelines.stored_documents import Numbered
 
 EXCERPT_CHARACTERS = 90
@@ -69,7 +69,7 @@ def _lines(session: Session, judged: "Judged", found: "Found") -> Iterator[str]:
         yield f"for more: {session.line(*words, without=('--after',))}"
 
 
-def _line(each: "Numbered", verdict: "Verdict") -> str:
+def _line(each: "Numbered", verdict: "DocumentVerdict") -> str:
     parts = [verdict.reason, verdict.detail, verdict.rule]
     why = f"dropped ({', '.join(filter(None, parts))})" if verdict.reason else "kept"
     text = printable(each.document.text[:EXCERPT_CHARACTERS]).replace("\n", "\u23ce")

@@ -25,24 +25,24 @@ SPIKE_MONITORS = ("grad_norm", "loss_spike", "persistent_loss", "no_recovery", "
 """Monitors whose alarms other batches may avoid; the others find devices, machines, initialization, a growing head."""
 
 
-class Finding(NamedTuple):
+class LoggedFinding(NamedTuple):
     """Something wrong in one training step."""
 
     step: int
     what: str
 
 
-def findings_in(events: Iterable[Mapping[str, Any]]) -> list[Finding]:
+def findings_in(events: Iterable[Mapping[str, Any]]) -> list[LoggedFinding]:
     """Return the findings of all attempts at a phase in order; equal findings of several attempts count once."""
     found = set()
     for event in events:
         match event["event"]:
             case "alarm" if event.get("monitor") in SPIKE_MONITORS:
-                found.add(Finding(event["step"], event["monitor"]))
+                found.add(LoggedFinding(event["step"], event["monitor"]))
             case "skipped":
-                found.add(Finding(event["step"], "skipped step"))
+                found.add(LoggedFinding(event["step"], "skipped step"))
             case "error" if "step" in event:
-                found.add(Finding(event["step"], "failed step"))
+                found.add(LoggedFinding(event["step"], "failed step"))
     return sorted(found)
 
 

@@ -21,7 +21,7 @@ from pipelines.phases import (
 from runtime.data.mixture import MixtureSchedule
 from runtime.report.recipe import described, rate, shares, side_branches
 from steps.phase_config import TrainPhaseConfig, chosen_settings
-from steps.phase_timeline import Change, RunPhase, changes, learning_rate_jump
+from steps.phase_timeline import RunPhase, SettingChange, changes, learning_rate_jump
 
 SCHEMA = "marin_dag.timeline/1"
 SHOWN_IN_EVERY_PHASE = ("rope", "mixture")
@@ -194,7 +194,7 @@ def _changes(found: Timeline, leg: RunPhase) -> list[str]:
     return lines
 
 
-def _change(leg: RunPhase, before: TrainPhaseConfig, change: Change) -> list[str]:
+def _change(leg: RunPhase, before: TrainPhaseConfig, change: SettingChange) -> list[str]:
     if change.field == "mixture":
         drawn = before.mixture.shares_at(max(leg.begin_step - 1, 0))
         return _field("~", "mixture", _mixture(leg.settings.mixture, leg.begin_step, drawn))

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from marin_dag.graph.step import Input, StepContext, step
 from runtime.optim.ema import HOT, Ema, average_named
-from steps.machine_checks import refuse_several_hosts
+from steps.machine_checks import check_one_host
 from steps.phase_checks import check_average_exists, check_one_tokenizer, tokenizers_of_phase
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
@@ -50,7 +50,7 @@ def check_phase(config: HfExportConfig) -> None:
     check_average_exists("weights", config.phase, phase, average, instead=HOT)
 
 
-@step(policy="tracked", packages=("safetensors",), check=check_phase, check_on=refuse_several_hosts)
+@step(policy="tracked", packages=("safetensors",), check=check_phase, check_on=check_one_host)
 def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
     """Export weights, configuration, tokenizer and a model card, in the memory of one host."""
     from runtime.evaluation.trained_model import TrainedModel

@@ -11,7 +11,7 @@ from runtime.model.architectures import AnyModelConfig
 from runtime.model.config import Rope
 from steps.download import DownloadResult
 from steps.fetch import Files
-from steps.machine_checks import refuse_several_hosts
+from steps.machine_checks import check_one_host
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
 
@@ -56,7 +56,7 @@ def _cost(config: HfImportConfig, _: Resources) -> Cost:
 
 # Versioned, without `packages`: phases that start from these weights may have trained for months, and an upgrade would
 # change their digests.
-@step(policy="versioned", version="1", check=check_import, check_on=refuse_several_hosts, cost=_cost)
+@step(policy="versioned", version="1", check=check_import, check_on=check_one_host, cost=_cost)
 def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
     """Write the weights, as float32, to a checkpoint before the first update, one tensor in memory at a time."""
     from runtime.interop.huggingface_config import check_same_model, read_json

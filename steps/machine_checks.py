@@ -24,15 +24,15 @@ def check_resources(config: TrainPhaseConfig, resources: Resources) -> None:
         layout = _layout_of(config, resources)
         config.model.check_divides(copy_size=layout.shape.copy_size, model_axis=config.model_parallel)
         layout.shape.check_batch(config.global_batch_size, config.sequence_length, config.num_microbatches)
-        shape = kernel_shape(config, devices)
-        refuse_kernels(shape, **kernels)
+        shape = kernel_shape_of(config, devices)
+        check_kernels_on_machines(shape, **kernels)
         if config.scatter_kernel != "xla":
             _check_scatter_kernel(config, layout, shape)
     if config.validate_every_steps:
         # Held-out text has batches of its own over the run's mesh (steps/held_out.py).
         num_rows = window_batch(WINDOWS_PER_BATCH, layout.shape.batch_parts)
         with _naming(resources, "Or measure held-out text in a step of its own: validate_every_steps=0."):
-            refuse_kernels(kernel_shape(config, devices, num_rows=num_rows), **kernels)
+            check_kernels_on_machines(kernel_shape_of(config, devices, num_rows=num_rows), **kernels)
 
 
 @contextlib.contextmanager
@@ -44,8 +44,8 @@ def _naming(resources: Resources, cure: str = "") -> Iterator[None]:
         raise ValueError(f"on {resources}: {error}{' ' * bool(cure)}{cure}") from None
 
 
-def refuse_several_hosts(_: object, resources: Resources) -> None:
-    """Raise ValueError for more than one host, of a step that one process does: each would write the same files."""
+def check_one_host(_: object, resources: Resources) -> None:
+    """Raise ValueError for more than one host: a step without work to share would write the same files on each."""
     if resources.num_hosts > 1:
         raise ValueError(
             f"resources are {resources}, {resources.num_hosts} hosts, and each would do the whole step and write the "
@@ -60,9 +60,9 @@ def check_evaluation(phase: Any, config: Any, resources: Resources) -> None:
         mesh = machines_of(resources).layout(replica=config.replica_parallel).shape
         phase.model.check_divides(copy_size=mesh.copy_size, model_axis=1)
     num_rows = window_batch(config.windows_per_batch, mesh.batch_parts)
-    shape = kernel_shape(phase, devices_on(resources), num_rows=num_rows, compute_dtype=config.compute_dtype)
+    shape = kernel_shape_of(phase, devices_on(resources), num_rows=num_rows, compute_dtype=config.compute_dtype)
     with _naming(resources, "Or use another kernel: attention_kernel='chunked'."):
-        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
+        check_kernels_on_machines(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
 
 
 def evaluated_mesh(resources: Resources, model: ModelConfig, num_bytes: int) -> MeshShape:
@@ -113,7 +113,7 @@ def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
     )
 
 
-def kernel_shape(
+def kernel_shape_of(
     phase: Any, devices: Devices, *, num_rows: int | None = None, compute_dtype: str | None = None
 ) -> KernelShape:
     """Return the kernel shape of a phase's training step, or of an evaluation of `num_rows` of a phase or import."""
@@ -127,7 +127,7 @@ def kernel_shape(
     )
 
 
-def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_kernel: str | None) -> None:
+def check_kernels_on_machines(shape: KernelShape, *, attention_kernel: str | None, loss_kernel: str | None) -> None:
     """Raise ValueError for kernels that cannot run on the machines, or not at a device's shape."""
     if attention_kernel is None and loss_kernel is None:
         if shape.platform == "tpu":  # elsewhere the default takes every shape, and a plan need not load JAX

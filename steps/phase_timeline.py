@@ -18,7 +18,7 @@ RELATIVE_RATE_TOLERANCE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class SettingChange:
     """A setting that differs from the phase before."""
 
     field: str
@@ -28,7 +28,7 @@ class Change:
     """The phase has to acknowledge the change."""
 
 
-def changes(before: TrainPhaseConfig, after: TrainPhaseConfig) -> tuple[Change, ...]:
+def changes(before: TrainPhaseConfig, after: TrainPhaseConfig) -> tuple[SettingChange, ...]:
     """Return the settings that differ; a learning rate is abrupt only where the two rates do not meet."""
     found = []
     for field in COMPARED_FIELDS:
@@ -47,7 +47,7 @@ def changes(before: TrainPhaseConfig, after: TrainPhaseConfig) -> tuple[Change, 
             case "learning_rate":
                 is_abrupt = learning_rate_jump(before, after) is not None
         if old != new:
-            found.append(Change(field, old, new, is_abrupt))
+            found.append(SettingChange(field, old, new, is_abrupt))
     return tuple(found)
 
 
@@ -100,7 +100,7 @@ def check_acknowledged(before: TrainPhaseConfig, after: TrainPhaseConfig) -> Non
         )
 
 
-def _described(change: Change, before: TrainPhaseConfig, after: TrainPhaseConfig) -> list[str]:
+def _described(change: SettingChange, before: TrainPhaseConfig, after: TrainPhaseConfig) -> list[str]:
     match change.field:
         case "learning_rate":
             old, new = learning_rate_jump(before, after) or (0.0, 0.0)

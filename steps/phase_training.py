@@ -18,7 +18,7 @@ from runtime.parallel.hosts import Agreement, StopNotice, host_rows
 from runtime.parallel.mesh import devices_of
 from runtime.same_fields import filled_from
 from runtime.tracking.events import EventLog, log_name
-from runtime.training.control import Action, Control, Request
+from runtime.training.control import Action, Control, ControlRequest
 from runtime.training.figure_checks import first_loss_of
 from runtime.training.kernel_checks import check_loss_kernel, check_sums
 from runtime.training.kernel_choice import KernelChoice, scatter_blocks, take_kernels
@@ -31,7 +31,7 @@ from runtime.training.settings import TrainSettings
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import ProgramOptions, build_train_step
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import kernel_shape
+from steps.machine_checks import kernel_shape_of
 from steps.phase_config import REQUESTS, TrainPhaseConfig, hyperparameters, resets_level_at
 from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
 from steps.phase_execution import announced_compile, execution, warn_of_other_execution
@@ -167,10 +167,10 @@ class _Attempt:
         Saver(self._saving, self._events, self._observer, begin_step=run.step).publish(run)
 
 
-def _requests_of(context: StepContext) -> list[Request]:
+def _requests_of(context: StepContext) -> list[ControlRequest]:
     """Return the requests of users (`tell PHASE save`) without a reply, the oldest first."""
     return [
-        Request(
+        ControlRequest(
             request.id,
             Action[request.action.upper()],
             request.milestone,
@@ -214,7 +214,7 @@ def _begin_of_run(config: TrainPhaseConfig, digest: str) -> int:
 
 def _take_kernels(config: TrainPhaseConfig, mesh: Mesh) -> KernelChoice:
     """Return the kernels, with the blocks of the scatter kernel among the others'."""
-    shape = kernel_shape(config, devices_of(mesh))
+    shape = kernel_shape_of(config, devices_of(mesh))
     kernels = take_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     scatter = scatter_blocks(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     return kernels._replace(blocks=kernels.blocks | {"scatter": scatter})

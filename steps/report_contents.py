@@ -20,7 +20,7 @@ from runtime.report.contents import (
     Stage,
     WindowLosses,
 )
-from runtime.report.readings import Draws, PhaseLog
+from runtime.report.readings import DrawLog, PhaseLog
 from steps.decontaminate import DecontaminateResult
 from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
@@ -90,7 +90,7 @@ def _caches(config: ReportConfig) -> tuple[Cache, ...]:
 
 
 def _consumption(
-    config: ReportConfig, phases: Sequence[Phase], logs: Mapping[str, PhaseLog], draws: Mapping[str, Draws]
+    config: ReportConfig, phases: Sequence[Phase], logs: Mapping[str, PhaseLog], draws: Mapping[str, DrawLog]
 ) -> Consumption:
     """Return the tokens that each phase took from each source since the start of the run, by its log of draws.
 
@@ -135,7 +135,7 @@ def _order(config: ReportConfig) -> list[str]:
 
 
 def _phases(
-    config: ReportConfig, order: Sequence[str], logs: Mapping[str, PhaseLog], draws: Mapping[str, Draws]
+    config: ReportConfig, order: Sequence[str], logs: Mapping[str, PhaseLog], draws: Mapping[str, DrawLog]
 ) -> tuple[Phase, ...]:
     made: dict[str, Phase] = {}
     first_names: dict[str, str] = {}

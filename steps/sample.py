@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.step import Input, StepContext, step
 from runtime.optim.ema import HOT
-from steps.machine_checks import refuse_several_hosts
+from steps.machine_checks import check_one_host
 from steps.phase_checks import check_average_exists, check_one_tokenizer, imported_by, tokenizers_of_phase
 from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
@@ -64,7 +64,7 @@ def check_phase(config: SampleConfig) -> None:
         )
 
 
-@step(policy="tracked", packages=("jax", "tokenizers"), check=check_phase, check_on=refuse_several_hosts)
+@step(policy="tracked", packages=("jax", "tokenizers"), check=check_phase, check_on=check_one_host)
 def sample(config: SampleConfig, context: StepContext) -> SampleResult:
     """Write after all prompts at once, on all devices of one host; equal configs give equal texts."""
     import fsspec

@@ -192,7 +192,7 @@ _OF_TEXTS = frozenset(
 
 
 class _Handler:
-    """Whether a handler does more with its exception than raise, log, chain or wrap it."""
+    """An exception handler; `reads` says whether it does more than raise, log, chain or wrap the exception."""
 
     def __init__(self, handler: ast.ExceptHandler, loggers: set[str], meaning: Meaning) -> None:
         self._name = handler.name

@@ -53,7 +53,7 @@ _FOLLOWED = frozenset(
 
 
 class Aspect(enum.IntEnum):
-    """How much of a definition counts where it is reached."""
+    """The part of a definition that counts where it is reached."""
 
     TYPE = 0
     """The annotation of a field whose value is known: functions in `Annotated` count, and no class."""

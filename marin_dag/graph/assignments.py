@@ -69,7 +69,7 @@ def parse_fork_settings(texts: Iterable[str], graph: Graph, *, base: str, name: 
     for text in texts:
         field, equals, value = text.partition("=")
         if field.partition(".")[0] not in type(step.config).model_fields:
-            _refuse_a_step(text, field, value if equals else "VALUE", graph, name)
+            _check_is_field(text, field, value if equals else "VALUE", graph, name)
         if not equals:
             raise _no_value(text, field, step, field)
     return {override.left: override.value for override in _overrides(texts)}
@@ -89,7 +89,7 @@ def _form(left: str, value: str) -> str:
     return f"--set {left}={value}"
 
 
-def _refuse_a_step(text: str, left: str, value: str, graph: Graph, fork: str) -> None:
+def _check_is_field(text: str, left: str, value: str, graph: Graph, fork: str) -> None:
     """Raise AssignmentError if the name of a step stands before the field: a fork is one step."""
     named = fork if left.startswith(f"{fork}.") else _step_in(left, graph)
     if named is None:

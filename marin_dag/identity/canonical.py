@@ -56,7 +56,7 @@ def canonical(value: Any, path: str) -> Any:
         case Form.MODEL:
             extra = value.__pydantic_extra__ or {}
             if extra:
-                _refuse_references(extra.values(), path, "declare the field, so that the graph has the edge")
+                _check_no_references(extra.values(), path, "declare the field, so that the graph has the edge")
             return _fields("model", value, path, extra, is_frozen=bool(value.model_config.get("frozen")))
         case Form.DATACLASS:
             return _fields("dataclass", value, path, {}, is_frozen=owner.__dataclass_params__.frozen)
@@ -66,11 +66,11 @@ def canonical(value: Any, path: str) -> Any:
         case Form.SEQUENCE if owner in (list, tuple):
             return ["list", *(canonical(item, f"{path}[{index}]") for index, item in enumerate(value))]
         case Form.MAPPING if owner is dict:
-            _refuse_references(value, f"{path} key", "make it a value of the mapping")
+            _check_no_references(value, f"{path} key", "make it a value of the mapping")
             items = ([canonical(key, f"{path} key"), _named(key, item, path)] for key, item in value.items())
             return ["dict", *sorted(items, key=lambda item: json.dumps(item[0]))]
         case Form.SET if owner in (set, frozenset):
-            _refuse_references(value, f"{path} item", "use a tuple")
+            _check_no_references(value, f"{path} item", "use a tuple")
             return ["set", *sorted((canonical(item, f"{path} item") for item in value), key=json.dumps)]
     return _canonical_leaf(value, path)
 
@@ -118,7 +118,7 @@ def _fields(tag: str, value: object, path: str, extra: dict[str, Any], *, is_fro
     return [tag, qualified_name(owner), *named]
 
 
-def _refuse_references(values: Iterable[Any], path: str, cure: str) -> None:
+def _check_no_references(values: Iterable[Any], path: str, cure: str) -> None:
     """Raise NotCanonicalError for a step where the graph looks for none, so that no edge would lead to it."""
     for _, item in references_in(list(values)):
         raise NotCanonicalError(path, item, cure)

@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a step is, in units of its own."""
+    """The progress of a step, in a unit of its own."""
 
     done: int
     total: int

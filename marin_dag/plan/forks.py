@@ -27,7 +27,7 @@ from marin_dag.plan.milestones import (
     end_not_requested,
     lost_in,
 )
-from marin_dag.store.redact import redact, refuse_secrets
+from marin_dag.store.redact import check_no_secrets, redact
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest, value_at
 
@@ -81,7 +81,7 @@ class Forks:
         changes = parse_fork_settings(assignments, graph, base=base, name=name)
         for field, text in changes.items():
             # Hidden, it could not be built again.
-            refuse_secrets({field.rpartition(".")[2]: text}, where)
+            check_no_secrets({field.rpartition(".")[2]: text}, where)
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
         fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=redact(reason), created=created)
         step, old = forked(graph, fork), graph.step(base).config
@@ -103,7 +103,7 @@ class Forks:
         taken = [follower.name for follower in following if follower.name in graph]
         if taken:
             raise ForkError(f"{where}: a step {taken[0]} exists, which would follow the fork. Choose another name.")
-        _refuse_without_identity([step, *following])
+        _check_identities([step, *following])
         if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
             raise ForkError(f"{where}: another command has just made a fork of this name. Choose another.")
         return fork
@@ -133,7 +133,7 @@ class Forks:
             step = kept_fork(graph, fork)
             made = [step, *followers(graph, step, self._follow)]
             with _naming(fork):
-                _refuse_without_identity(made)
+                _check_identities(made)
                 graph = graph.with_targets(made)
         if forks and self._with_forks is not None:
             apply_acceptances(graph, self._store)
@@ -267,7 +267,7 @@ def _naming(fork: Fork) -> Iterator[None]:
         raise ForkError(f"{error} (fork {fork.name!r} of {fork.base!r}; `drop {fork.name}` forgets it)") from None
 
 
-def _refuse_without_identity(steps: Iterable[Step[Any]]) -> None:
-    """Raises UserError for a config with a value that no identity is made of, which no command could name."""
+def _check_identities(steps: Iterable[Step[Any]]) -> None:
+    """Raise UserError for a config that has no identity; no command could name such a step."""
     for step in steps:
         _ = step.digest

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag.store.redact import refuse_secrets
+from marin_dag.store.redact import check_no_secrets
 
 
 def result_document(name: str, wanted: type[BaseModel], result: object, prefix: str) -> Any:
@@ -43,5 +43,5 @@ def json_data(value: Any, model: type[BaseModel] | None, name: str) -> Any:
             f"{name}: JSON does not keep its result as it is ({value!r}): a NaN, an infinity, a tuple, another key "
             "than a string? Return finite numbers, strings, lists, and models of them."
         )
-    refuse_secrets(data, f"{name}: its result")
+    check_no_secrets(data, f"{name}: its result")
     return data

@@ -89,7 +89,7 @@ def bound_config(config: BaseModel, records: Mapping[tuple[str, ...], Record], u
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended. `record` is the one that exists now, even if another attempt created it."""
+    """The end of an attempt. `record` is the one that exists now, even if another attempt created it."""
 
     task: Task
     status: Literal["done", "stopped", "failed", "cancelled"]

@@ -144,16 +144,16 @@ def without_known_secrets(document: Any) -> Any:
     return _mapped(document, hide)
 
 
-def refuse_secrets(data: Any, path: str) -> None:
+def check_no_secrets(data: Any, path: str) -> None:
     """Raise SecretError if JSON data contain a secret; for results, which must be stored unchanged."""
     if isinstance(data, dict):
         for name, item in data.items():
             if isinstance(item, str) and item and SECRET_FIELD.search(name):
                 raise _secret_error(f"{path}.{name}")
-            refuse_secrets(item, f"{path}.{name}")
+            check_no_secrets(item, f"{path}.{name}")
     elif isinstance(data, list):
         for index, item in enumerate(data):
-            refuse_secrets(item, f"{path}[{index}]")
+            check_no_secrets(item, f"{path}[{index}]")
     elif isinstance(data, str) and redact(data) != data:
         raise _secret_error(path)
 

@@ -18,7 +18,7 @@ ValueT = TypeVar("ValueT")
 
 
 class Form(enum.Enum):
-    """How a value holds others."""
+    """The way in which a value holds others."""
 
     LEAF = "leaf"
     REFERENCE = "reference"

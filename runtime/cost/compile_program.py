@@ -22,7 +22,7 @@ from runtime.cost.compiler import packages_of
 from runtime.cost.described_devices import as_default, described_devices
 from runtime.cost.products import Products
 from runtime.cost.program import Program
-from runtime.cost.request import REQUEST, Compiled, Request, to_json
+from runtime.cost.request import REQUEST, Compiled, CompileRequest, to_json
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
@@ -33,13 +33,13 @@ WRITTEN_BY_THE_COMPILER = ("v5p", "v6e")
 ("async-update instruction should have 1 operands but sees 3")."""
 
 
-def mesh_of(request: Request) -> Mesh:
+def mesh_of(request: CompileRequest) -> Mesh:
     """Return the mesh of the real machines, with the compiler's devices in their places."""
     devices = described_devices(slice_of(request.slice), num_slices=request.num_slices)
     return make_mesh(request.layout.shape, devices)
 
 
-def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
+def arguments_of(request: CompileRequest, mesh: Mesh) -> tuple[Any, ...]:
     """Return shapes, dtypes and places of the program's arguments."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     shape = request.global_batch_size, request.sequence_length
@@ -53,7 +53,7 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
     return state, tokens, tokens, numbers, frequencies
 
 
-def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = None) -> Any:
+def compiled_program(request: CompileRequest, mesh: Mesh, *, text_folder: str | None = None) -> Any:
     """Return the compiled step; write its scheduled text below `text_folder`, where there is one."""
     program: Any
     if request.step in ("score", "decode"):
@@ -90,7 +90,7 @@ def _compiled(program: Any, arguments: tuple[Any, ...], mesh: Mesh, text_folder:
     return lowered.compile(compiler_options=options)
 
 
-def compile_(request: Request) -> Compiled:
+def compile_(request: CompileRequest) -> Compiled:
     """Compile the request's program; return its memory, and its collectives by the schedule."""
     mesh = mesh_of(request)
     is_written = slice_of(request.slice).generation.name in WRITTEN_BY_THE_COMPILER

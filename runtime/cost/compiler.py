@@ -15,7 +15,7 @@ from pathlib import Path
 
 from runtime.cache_folder import cache_folder, keep
 from runtime.cost.chips import GIB, slice_of
-from runtime.cost.request import OUTCOME, Compiled, DoesNotFit, Outcome, Request, to_json
+from runtime.cost.request import OUTCOME, Compiled, CompileRequest, DoesNotFit, Outcome, to_json
 
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",  # the accelerators are described, not there
@@ -61,7 +61,7 @@ class NoCompilerError(RuntimeError):
         )
 
 
-def outcome_of(request: Request) -> tuple[Outcome, bool]:
+def outcome_of(request: CompileRequest) -> tuple[Outcome, bool]:
     """Return the outcome of a compile, and whether it came from the cache.
 
     Raises:
@@ -76,7 +76,7 @@ def outcome_of(request: Request) -> tuple[Outcome, bool]:
     return found, False
 
 
-def packages_of(request: Request) -> tuple[str, ...]:
+def packages_of(request: CompileRequest) -> tuple[str, ...]:
     """Return the distributions that make and compile the request's program.
 
     Raises:
@@ -111,7 +111,7 @@ def _version(name: str, platform: str) -> str | None:
         return None
 
 
-def key_of(request: Request) -> str:
+def key_of(request: CompileRequest) -> str:
     """Return the name of the outcome: a hash over all that determines it."""
     digest = hashlib.sha256(to_json(request).encode())
     platform = slice_of(request.slice).generation.platform
@@ -136,7 +136,7 @@ def environment(platform: str) -> dict[str, str]:
     return kept | ENVIRONMENT | {"PYTHONPATH": path}
 
 
-def _compile(request: Request) -> Outcome:
+def _compile(request: CompileRequest) -> Outcome:
     finished = subprocess.run(
         [sys.executable, "-m", "runtime.cost.compile_program", to_json(request)],
         capture_output=True,

@@ -7,7 +7,7 @@ cast, and to cast a gradient after it is summed; each is seen only in the compil
 import math
 
 from runtime.cost.collectives import Collective
-from runtime.cost.request import Compiled, Request
+from runtime.cost.request import Compiled, CompileRequest
 from runtime.kernels.block_sizes import padded_to_tiles
 
 SMALL = 2**20
@@ -20,7 +20,7 @@ FEWEST_ROWS = 8
 HLO_NAMES = {"bfloat16": "bf16", "float32": "f32"}
 
 
-def faults(request: Request, compiled: Compiled) -> list[str]:
+def faults(request: CompileRequest, compiled: Compiled) -> list[str]:
     """Return a sentence for each fault; a good program has none."""
     model = request.model
     widths = (*(size // request.model_parallel for size in model.layer_widths), model.vocab_size)

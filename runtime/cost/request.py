@@ -15,7 +15,7 @@ from runtime.parallel.mesh_shape import Machines, MeshLayout
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class CompileRequest:
     """A program on one kind of slice: everything that determines what the compiler sees."""
 
     step: Literal["train", "eval", "score", "decode"]
@@ -90,11 +90,11 @@ class DoesNotFit:
 
 
 Outcome = Compiled | DoesNotFit
-REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
+REQUEST: TypeAdapter[CompileRequest] = TypeAdapter(CompileRequest)
 OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 """Readers of their JSON: `validate_json`."""
 
 
-def to_json(value: Request | Outcome) -> str:
+def to_json(value: CompileRequest | Outcome) -> str:
     """Return a request or an outcome as one line of JSON; equal ones give equal lines."""
     return json.dumps(dataclasses.asdict(value), sort_keys=True)

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from runtime.cost.chips import Slice, slice_of
 from runtime.cost.collectives import Collective
-from runtime.cost.request import Compiled, Request
+from runtime.cost.request import Compiled, CompileRequest
 from runtime.model.config import ModelConfig
 
 REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
@@ -73,7 +73,7 @@ class Roofline:
         return self.tokens / self.step_seconds
 
 
-def flops_of(request: Request) -> Flops:
+def flops_of(request: CompileRequest) -> Flops:
     model, sequence = request.model, request.sequence_length
     tokens = request.global_batch_size * sequence
     attention = 2 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * sequence
@@ -92,7 +92,7 @@ def flops_of(request: Request) -> Flops:
     return Flops(causal=causal, full=causal + 3 * tokens * attention, executed=executed, attention=attended)
 
 
-def roofline_of(request: Request, compiled: Compiled) -> Roofline:
+def roofline_of(request: CompileRequest, compiled: Compiled) -> Roofline:
     """Return the least time of the compiled step on its slices."""
     one = slice_of(request.slice)
     chip = one.generation
@@ -121,12 +121,12 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     )
 
 
-def _peak_flops(request: Request) -> float:
+def _peak_flops(request: CompileRequest) -> float:
     """Return the peak of one chip in the request's dtype, FLOPs a second."""
     return slice_of(request.slice).generation.peak_flops(request.compute_dtype)
 
 
-def _last_part_share(request: Request) -> float:
+def _last_part_share(request: CompileRequest) -> float:
     """Return the last part's attention over the mean of a context axis: it sees the most keys; the others wait for
     it."""
     stretches = request.context_parallel
@@ -139,13 +139,13 @@ def _last_part_share(request: Request) -> float:
     return triangle
 
 
-def exposed_seconds_of(item: Collective, request: Request) -> float:
+def exposed_seconds_of(item: Collective, request: CompileRequest) -> float:
     """Return a collective's time beyond that of the products beside it at the peak."""
     window_seconds = item.times * item.window_flops / _peak_flops(request)
     return max(0.0, seconds_of(item, request) - window_seconds)
 
 
-def seconds_of(item: Collective, request: Request) -> float:
+def seconds_of(item: Collective, request: CompileRequest) -> float:
     """Return the time of a collective alone on its wires; one over several axes counts on the slowest of them.
 
     All but a permute use both directions of a ring.
@@ -173,7 +173,7 @@ def seconds_of(item: Collective, request: Request) -> float:
     return item.wire_bytes / min(speeds) if speeds else 0.0
 
 
-def _switched_bytes_per_second(item: Collective, one: Slice, request: Request) -> float:
+def _switched_bytes_per_second(item: Collective, one: Slice, request: CompileRequest) -> float:
     """Return the bandwidth of one GPU: a ring between hosts uses the network cards of the GPUs in the ring."""
     chip, in_a_host, inner = one.generation, one.num_chips // one.num_hosts, request.parallel
     speeds = [chip.link_bytes_per_second]

@@ -22,7 +22,7 @@ class GateError(ValueError):
 
 @dataclass(frozen=True)
 class GateLimits:
-    """How far a cache may be from perfect; shares are between 0 and 1."""
+    """Limits that a good cache keeps; shares are between 0 and 1."""
 
     min_bytes_per_token: float = 1.2
     """Below it the tokenizer was made for other text."""

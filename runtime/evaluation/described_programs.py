@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.evaluation.generation import advance
-from runtime.evaluation.placed_model import BY_DEVICE, WHOLE, Run, program_of
+from runtime.evaluation.placed_model import BY_DEVICE, WHOLE, ModelProgram, program_of
 from runtime.evaluation.sampling import DRAW_DTYPES, Draws
 from runtime.evaluation.scoring import hidden_states
 from runtime.model.cache import PackedRows, empty_cache
@@ -31,7 +31,7 @@ def described_program(
         compute_dtype: dtype of activations and cache.
         stored_dtype: dtype of the parameters.
     """
-    run = Run.on(mesh, config, compute_dtype)
+    run = ModelProgram.on(mesh, config, compute_dtype)
 
     def array(sharding: NamedSharding, dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Int32
 
 from runtime.evaluation.packing import Group, Row, arranged, row_length
-from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel, Run
+from runtime.evaluation.placed_model import BY_DEVICE, ModelProgram, PlacedModel
 from runtime.evaluation.sampling import DRAW_DTYPES, Draws, Sampling, drawn
 from runtime.model.cache import KeyValueCache, Layers, PackedRows, empty_cache, filled, narrowed
 from runtime.model.model import Params
@@ -214,18 +214,18 @@ class _Slots:
 
 
 def _empty(
-    run: Run, params: Params, frequencies: Any, *, slots: int, capacity: int, written_out: bool
+    run: ModelProgram, params: Params, frequencies: Any, *, slots: int, capacity: int, written_out: bool
 ) -> KeyValueCache:
     dtype = run.computation.compute_dtype
     return empty_cache(run.model.config, slots=slots, capacity=capacity, dtype=dtype, written_out=written_out)
 
 
-def _prefilled(run: Run, params: Params, frequencies: Any, rows: PackedRows) -> tuple[Layers, Layers]:
+def _prefilled(run: ModelProgram, params: Params, frequencies: Any, rows: PackedRows) -> tuple[Layers, Layers]:
     return run.model.prefill(params, rows, frequencies, computation=run.computation)[1]
 
 
 def _placed(
-    run: Run,
+    run: ModelProgram,
     params: Params,
     frequencies: Any,
     cache: KeyValueCache,
@@ -244,7 +244,7 @@ def _placed(
 
 
 def advance(
-    run: Run,
+    run: ModelProgram,
     params: Params,
     frequencies: Any,
     cache: KeyValueCache,
@@ -260,5 +260,7 @@ def advance(
     return drawn(logits, draws) if samples else jnp.argmax(logits, axis=-1).astype(jnp.int32), cache
 
 
-def _narrow(run: Run, params: Params, frequencies: Any, cache: KeyValueCache, *, capacity: int) -> KeyValueCache:
+def _narrow(
+    run: ModelProgram, params: Params, frequencies: Any, cache: KeyValueCache, *, capacity: int
+) -> KeyValueCache:
     return narrowed(cache, capacity)

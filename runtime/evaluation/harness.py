@@ -34,7 +34,7 @@ class GenerationError(ValueError):
 
 
 class GenerationRequest(NamedTuple):
-    """How a task wants its text: stop strings, a number of tokens, and how tokens are drawn."""
+    """A task's settings for generated text: stop strings, a number of tokens, and how tokens are drawn."""
 
     stop: tuple[str, ...]
     max_new_tokens: int

@@ -30,7 +30,7 @@ BY_DEVICE = PartitionSpec(BATCH_AXES)
 WHOLE = PartitionSpec()
 
 
-class Run(NamedTuple):
+class ModelProgram(NamedTuple):
     """A model and how it runs on one device."""
 
     model: Model
@@ -39,7 +39,7 @@ class Run(NamedTuple):
     """Why the computation has its kernel for the cache."""
 
     @classmethod
-    def on(cls, mesh: Mesh, config: ModelConfig, compute_dtype: DTypeLike) -> "Run":
+    def on(cls, mesh: Mesh, config: ModelConfig, compute_dtype: DTypeLike) -> "ModelProgram":
         """Return how the model runs on the devices of `mesh`."""
         kernel, reason = cache_kernel_of(
             platform(mesh), head_dim=config.head_dim, compute_dtype=np.dtype(compute_dtype).name
@@ -93,7 +93,7 @@ class PlacedModel:
         self.compute_dtype = np.dtype(compute_dtype)
         self._watchdog = Watchdog("batch") if watchdog is None else watchdog
         self._num_waits = 0
-        self.run = Run.on(self.mesh, config, compute_dtype)
+        self.run = ModelProgram.on(self.mesh, config, compute_dtype)
         self._frequencies = self.run.model.frequencies(rope)
         self.is_written_out = self.devices_of_a_copy == 1 and platform(self.mesh) == "cpu" and hasattr(params, "layers")
         if self.is_written_out:
@@ -149,7 +149,7 @@ class PlacedModel:
 @functools.cache
 def program_of(
     function: Callable[..., Any],
-    run: Run,
+    run: ModelProgram,
     mesh: Mesh,
     specs: tuple[Any, ...],
     out: Any,

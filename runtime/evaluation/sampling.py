@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How text is drawn; the defaults keep every token."""
+    """Settings for drawing text; the defaults keep every token."""
 
     temperature: float = 1.0
     top_p: float = 1.0

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from runtime.evaluation.answers import Answers, answer_key
 from runtime.evaluation.packing import Group, Place, arranged, batches, groups, pack, row_length
-from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel, Run
+from runtime.evaluation.placed_model import BY_DEVICE, ModelProgram, PlacedModel
 from runtime.model.cache import PackedRows
 from runtime.model.model import Params
 
@@ -149,13 +149,15 @@ def _queries(group: Group, place: Place, wanted: Any, sequences: Sequence[Scored
     ]
 
 
-def hidden_states(run: Run, params: Params, frequencies: Any, rows: PackedRows) -> Float[Array, "rows length hidden"]:
+def hidden_states(
+    run: ModelProgram, params: Params, frequencies: Any, rows: PackedRows
+) -> Float[Array, "rows length hidden"]:
     states, _ = run.model.prefill(params, rows, frequencies, computation=run.computation)
     return states.hidden.reshape(*rows.tokens.shape, -1)
 
 
 def _log_likelihoods(
-    run: Run,
+    run: ModelProgram,
     params: Params,
     frequencies: Any,
     hidden: Float[Array, "rows length hidden"],

@@ -82,7 +82,7 @@ class StoredLeaf:
 
 
 class Stored(NamedTuple):
-    """How a leaf of the parameters is stored."""
+    """The stored form of a leaf of the parameters."""
 
     row: Tensor
     names: tuple[str, ...]

@@ -51,7 +51,7 @@ def by_logits(way: WeightGradient, rows: Hidden, head: Head, labels: Labels) -> 
 
 
 class Cut(NamedTuple):
-    """How the tokens are cut into blocks, and how a block is formed."""
+    """The rule that cuts tokens into blocks, and the function that forms a block."""
 
     num_logits: int
     """Most logits of a block, before its tokens are rounded up to a multiple of `unit`."""

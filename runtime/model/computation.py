@@ -49,7 +49,7 @@ def matmul_precision(compute_dtype: jax.typing.DTypeLike) -> contextlib.Abstract
 
 
 class Computation(NamedTuple):
-    """How to run a model on one device of a mesh."""
+    """Settings and collectives with which a model runs on one device of a mesh."""
 
     attention_kernel: str
     compute_dtype: np.dtype

@@ -31,7 +31,7 @@ class SkipHistory(eqx.Module):
     """Updates skipped since the last good one."""
 
 
-class Verdict(NamedTuple):
+class UpdateVerdict(NamedTuple):
     """Verdict on one update; the limits are infinite while the history is too short."""
 
     is_bad: Bool[Array, ""]
@@ -58,16 +58,16 @@ def judged(
     *,
     sigma: Scalar,
     warmup_steps: Scalar,
-) -> Verdict:
+) -> UpdateVerdict:
     """Return whether an update with these figures is bad; one without any target is."""
     loss_limit = _limit(history.losses, history.num_good, sigma, warmup_steps)
     grad_norm_limit = _limit(history.grad_norms, history.num_good, sigma, warmup_steps)
     # Each comparison is false for NaN, so an update must be shown to be good.
     is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (loss <= loss_limit) & (grad_norm <= grad_norm_limit)
-    return Verdict(~is_good | (num_targets == 0), loss_limit, grad_norm_limit)
+    return UpdateVerdict(~is_good | (num_targets == 0), loss_limit, grad_norm_limit)
 
 
-def remembered(history: SkipHistory, verdict: Verdict, loss: Scalar, grad_norm: Scalar) -> SkipHistory:
+def remembered(history: SkipHistory, verdict: UpdateVerdict, loss: Scalar, grad_norm: Scalar) -> SkipHistory:
     """Return the history after this update: good figures replace the oldest, a bad update is only counted."""
     place = history.num_good % history.losses.shape[0]
     is_bad = verdict.is_bad

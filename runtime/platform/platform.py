@@ -17,7 +17,7 @@ from runtime.platform.collective_order import CollectiveOrder
 
 @dataclasses.dataclass(frozen=True)
 class Platform:
-    """How a model computes on one kind of device; the defaults are the plain forms."""
+    """The forms in which a model computes on one kind of device; the defaults are the plain ones."""
 
     look_up_gradient: embedding.LookUp = "scattered"
     weight_gradient: products.WeightGradient = "plain"

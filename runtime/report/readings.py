@@ -71,7 +71,7 @@ def read_window_losses(path: str, weights: str) -> Losses | None:
     return window_losses(read_columns(path, COLUMNS), weights)
 
 
-class Draws(NamedTuple):
+class DrawLog(NamedTuple):
     """Log of draws, one row a training step and source, in order of steps from the start of the run."""
 
     sources: list[str]
@@ -90,12 +90,12 @@ class Draws(NamedTuple):
         return {self.sources[index]: int(taken[index]) for index in np.unique(self.source[rows])}
 
 
-def read_draws(path: str) -> Draws:
+def read_draws(path: str) -> DrawLog:
     """Return the draws of a `source_losses.parquet`."""
     table = read_columns(path, ("step", "source", "share", "num_sequences"))
     table = table.filter(pc.or_(pc.greater(table.column("share"), 0), pc.greater(table.column("num_sequences"), 0)))
     index, names = _sources_of(table)
-    return Draws(names, table.column("step").to_numpy(), index, table.column("num_sequences").to_numpy())
+    return DrawLog(names, table.column("step").to_numpy(), index, table.column("num_sequences").to_numpy())
 
 
 def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
@@ -120,7 +120,7 @@ def _sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
     return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
 
 
-def drawn_spans(draws: Draws, mixture: MixtureSchedule, first: int, last: int) -> tuple[MixtureSpan, ...]:
+def drawn_spans(draws: DrawLog, mixture: MixtureSchedule, first: int, last: int) -> tuple[MixtureSpan, ...]:
     """Return shares of the sequences drawn after step `first` and up to `last`, by segment of the mixture."""
     made = []
     ends = [segment.start_step for segment in mixture.segments[1:]] + [last]

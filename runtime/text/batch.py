@@ -112,7 +112,7 @@ class TextBatch:
 
     @functools.cached_property
     def characters_before(self) -> Counts:
-        """How many characters begin before each byte."""
+        """Number of characters that begin before each byte."""
         return Counts((self.data & 0xC0) != 0x80)
 
     def segments(self, is_separator: Mask) -> Segments:

@@ -108,7 +108,7 @@ class Measures:
 
     @functools.cached_property
     def _num_clauses(self) -> np.ndarray:
-        """How often white space follows a letter of a script whose sentences end in it, in each document."""
+        """Number of ends of sentences in each document, in scripts that end a sentence with white space."""
         words, data = self.batch.words, self.batch.data
         ends = words.ends[np.flatnonzero(data[words.ends - 1] >= 0x80)]
         first, second = data[np.maximum(ends - 3, 0)].astype(np.int64), data[ends - 2].astype(np.int64)
@@ -242,7 +242,7 @@ class Measures:
 
     @functools.cached_property
     def pieces_per_word(self) -> np.ndarray:
-        """How many of the batch's words make a word of each document, to the half; 1 for scripts with spaces."""
+        """Number of the batch's words in a word of each document, rounded to 0.5; 1 for scripts with spaces."""
         pieces = self.batch.sums(self.batch.words) / np.maximum(self.num_words, 1)
         return np.maximum(np.round(2 * pieces) / 2, 1)
 

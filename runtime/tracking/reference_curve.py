@@ -27,7 +27,7 @@ class LossComparison(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """How far the loss is above the reference."""
+        """The loss above the reference's."""
         return self.loss - self.reference_loss
 
 

@@ -38,7 +38,7 @@ class Action(enum.IntEnum):
     SAVE_AND_EXIT = 4
 
 
-class Request(NamedTuple):
+class ControlRequest(NamedTuple):
     """A request of a user."""
 
     id: str
@@ -59,7 +59,7 @@ class Decision(NamedTuple):
 
     action: Action
     step: int = 0
-    requests: tuple[Request, ...] = ()
+    requests: tuple[ControlRequest, ...] = ()
     """Requests to this host that the decision carries out."""
 
     @property
@@ -88,7 +88,7 @@ class Control:
         self,
         stop_reason: Callable[[], str] = lambda: "",
         *,
-        requests: Callable[[], Sequence[Request]] = lambda: (),
+        requests: Callable[[], Sequence[ControlRequest]] = lambda: (),
         agree: Callable[[int], int] = lambda number: number,
         notice: StopNotice | None = None,
         kept_handlers: tuple[type, ...] = (),

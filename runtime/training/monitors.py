@@ -120,7 +120,7 @@ def _is_accepted(row: MetricsRow) -> bool:
     return not row.is_skipped and all(map(math.isfinite, figures)) and row.grad_norm > 0
 
 
-class Verdict(NamedTuple):
+class FindingVerdict(NamedTuple):
     """A finding's part in its incident; the two differ for a spike of a single step, until another one follows."""
 
     is_new: bool
@@ -138,7 +138,7 @@ class Incidents:
         self._spike_steps: collections.deque[int] = collections.deque(maxlen=2)
         """Numbers of accepted steps at the newest two steps with spikes."""
 
-    def add(self, found: Finding, num_accepted: int) -> Verdict:
+    def add(self, found: Finding, num_accepted: int) -> FindingVerdict:
         """Add a finding to its incident; `num_accepted` counts the accepted steps so far."""
         quiet_steps = CREEP_STEPS if found.monitor == "creep" else QUIET_STEPS
         recent = self._recent.setdefault(found.monitor, collections.deque())
@@ -152,7 +152,7 @@ class Incidents:
         recent.append((num_accepted, distance, is_alarm or any(has_alarmed for *_, has_alarmed in recent)))
         if found.monitor in SPIKES and num_accepted not in self._spike_steps:
             self._spike_steps.append(num_accepted)
-        return Verdict(is_new, is_alarm)
+        return FindingVerdict(is_new, is_alarm)
 
     def _is_confirmed(self, num_accepted: int) -> bool:
         """Return whether a step shortly before this one also had a spike."""

@@ -106,7 +106,7 @@ TrainStep = Callable[[TrainState, Tokens, Tokens, Hyperparameters], tuple[TrainS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """How the program runs; options change its results by rounding only."""
+    """Options of the program, which change its results by rounding only."""
 
     attention_kernel: str
     loss_kernel: str

@@ -70,7 +70,7 @@ class Watchdog:
 
     @property
     def patience_seconds(self) -> float:
-        """How long an answer may take."""
+        """The longest time that an answer may take."""
         return max(HANG_SECONDS, HANG_FACTOR * max(self._waits, default=0.0))
 
     def _check(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import compile_matrix as matrix
 from benchmarks.compile_kernel import SCATTER_SHAPE
 from runtime.cost.collectives import Collective
-from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
+from runtime.cost.request import Compiled, CompileRequest, DoesNotFit, Outcome
 from runtime.kernels.scatter_blocks import scatter_blocks
 
 GOOD = Compiled(2**30, 2**29, (), 2 * 10**12, 1.0, 2**30, {"jax": "1"})
@@ -23,7 +23,7 @@ WASTEFUL = dataclasses.replace(GOOD, collectives=(GATHERED,))
     [(GOOD, 0, 0), (WASTEFUL, 1, 1), (DoesNotFit("17 of 15.75 GiB"), 1, 0), (RuntimeError("no"), 1, 0)],
 )
 def test_one_bad_program_among_good_ones_fails(monkeypatch, capsys, outcome, code, num_faults):
-    def outcome_of(request: Request) -> tuple[Outcome, bool]:
+    def outcome_of(request: CompileRequest) -> tuple[Outcome, bool]:
         found = outcome if request.slice == "v6e-16" else GOOD
         if isinstance(found, RuntimeError):
             raise found

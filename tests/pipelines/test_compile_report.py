@@ -14,7 +14,7 @@ from pipelines.scales import EIGHT_B
 from pipelines.tootsie import main, phases
 from runtime.cost import compile_program
 from runtime.cost.collectives import Collective
-from runtime.cost.request import Compiled, DoesNotFit, Request
+from runtime.cost.request import Compiled, CompileRequest, DoesNotFit
 from runtime.cost.roofline import roofline_of
 from runtime.evaluation.window_batch import window_batch
 from runtime.optim.ema import Ema
@@ -108,7 +108,7 @@ def unusual(main_line):
 
 def test_every_field_of_a_phase_that_decides_its_program_is_in_what_is_compiled(main_line, unusual):
     usual, request, config = request_of(main_line["kestrel"], "train"), request_of(unusual, "train"), unusual.config
-    fields = [field.name for field in dataclasses.fields(Request) if field.name not in ("step", "stored_dtype")]
+    fields = [field.name for field in dataclasses.fields(CompileRequest) if field.name not in ("step", "stored_dtype")]
     of_phase = [name for name in fields if hasattr(config, name)]
     assert {name: getattr(request, name) for name in of_phase} == {name: getattr(config, name) for name in of_phase}
     others = {"slice": "v4-128", "num_slices": 4, "num_averages": 2, "skip_window_steps": 77}

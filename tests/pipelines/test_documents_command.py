@@ -25,7 +25,7 @@ from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
 from pipelines import document_browser, documents_command
 from pipelines.document_browser import Query, browse, page_data, sample_data
-from pipelines.document_judges import Judge, Judged, Verdict, open_judged
+from pipelines.document_judges import DocumentVerdict, Judge, Judged, open_judged
 from pipelines.run_page import RunPage
 from pipelines.stored_documents import SAMPLE_DOCUMENTS, Numbered, StoredDocuments
 from runtime.report.markup import MOST_CHARACTERS, marked
@@ -198,7 +198,7 @@ def test_a_contaminated_span_is_marked_beside_its_item(judged):
 
 def test_samples_stand_for_what_an_extraction_dropped(judged):
     found = judged("written")
-    samples = [(Numbered(n, Document(f"{n}", "<p>", "")), Verdict("<p>", "empty", "0 words")) for n in range(3)]
+    samples = [(Numbered(n, Document(f"{n}", "<p>", "")), DocumentVerdict("<p>", "empty", "0 words")) for n in range(3)]
     found = dataclasses.replace(found, samples=samples)
     page = browse(found, Query(is_dropped=True, rows=2))
     assert ([each.number for each, _ in page.documents], page.next) == ([0, 1], 2)

@@ -19,7 +19,7 @@ from runtime.cost.chips import slice_of
 from runtime.cost.compiler import ROOT, environment, outcome_of
 from runtime.cost.faults import HLO_NAMES, faults
 from runtime.cost.request import REQUEST as REQUEST_JSON
-from runtime.cost.request import Compiled, Request, to_json
+from runtime.cost.request import Compiled, CompileRequest, to_json
 from runtime.cost.roofline import roofline_of
 from runtime.kernels import attention_tokamax
 from runtime.kernels.names import RATIOS
@@ -74,7 +74,7 @@ def no_cache(tmp_path, monkeypatch):
 def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     slice_name, num_slices, loss_kernel, reduce_dtype, model_parallel, context_parallel, axes, hidden
 ):
-    request = Request(
+    request = CompileRequest(
         "train", slice_name, num_slices, MODEL, LENGTH, 4, 0, "bfloat16", "splash", loss_kernel,
         reduce_dtype=reduce_dtype, model_parallel=model_parallel, context_parallel=context_parallel,
     )  # fmt: skip
@@ -120,7 +120,7 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
 def test_within_a_slice_or_over_hosts_of_gpus_gradients_are_summed_over_replicas_once_an_update(
     machines, attention_kernel, axes
 ):
-    request = Request(
+    request = CompileRequest(
         "train", machines, 1, MODEL, LENGTH, 16, 0, "bfloat16", attention_kernel, "chunked_wide",
         reduce_dtype="bfloat16", num_microbatches=2, replica_parallel=2,
     )  # fmt: skip
@@ -137,8 +137,8 @@ def test_within_a_slice_or_over_hosts_of_gpus_gradients_are_summed_over_replicas
     assert roofline_of(request, compiled).exposed_seconds > 0
 
 
-def with_the_scatter_kernel() -> Request:
-    return Request(
+def with_the_scatter_kernel() -> CompileRequest:
+    return CompileRequest(
         "train", "v5litepod-8", 2, MODEL, LENGTH, 16, 0, "bfloat16", "splash", "chunked_wide",
         reduce_dtype="bfloat16", scatter_kernel="pallas_tpu",
     )  # fmt: skip
@@ -170,7 +170,7 @@ def test_on_v5e_what_the_kernel_sends_is_what_the_compiler_would_have_and_less_o
 
 
 def test_an_evaluation_compiles_where_the_compiler_writes_down_its_program():
-    request = Request("eval", "v5p-8", 1, MODEL, LENGTH, 4, 0, "bfloat16", "splash", "chunked_wide")
+    request = CompileRequest("eval", "v5p-8", 1, MODEL, LENGTH, 4, 0, "bfloat16", "splash", "chunked_wide")
     compiled, _ = outcome_of(request)
     assert isinstance(compiled, Compiled)
     assert {item.kind for item in compiled.collectives if item.array_bytes > 2**20} == {"all-gather"}
@@ -191,7 +191,7 @@ def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
     attention, machines, model_parallel, context_parallel, axes
 ):
     loss = "chunked_wide" if axes else "mosaic_gpu"  # each of eight devices has fewer tokens than one block of it
-    request = Request(
+    request = CompileRequest(
         "train", machines, 1, MODEL, LENGTH, 2, 1, "bfloat16", attention, loss,
         reduce_dtype="bfloat16", model_parallel=model_parallel, context_parallel=context_parallel,
     )  # fmt: skip
@@ -209,7 +209,9 @@ def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
 @pytest.mark.matrix
 def test_layers_that_are_written_out_for_a_gpu_compute_nothing_twice_and_are_updated_from_whole_gradients():
     model = dataclasses.replace(MODEL, num_hidden_layers=8)  # as many parts as a fault has
-    request = Request("train", "1 x H200", 1, model, LENGTH, 2, 1, "bfloat16", "chunked", "chunked_wide", remat="none")
+    request = CompileRequest(
+        "train", "1 x H200", 1, model, LENGTH, 2, 1, "bfloat16", "chunked", "chunked_wide", remat="none"
+    )
     compiled, _ = outcome_of(request)
     assert isinstance(compiled, Compiled)
     assert roofline_of(request, compiled).found_share == pytest.approx(1, abs=0.01)
@@ -275,11 +277,11 @@ def test_tokamax_s_kernels_become_machine_code_that_keeps_nearly_everything_in_r
 KEPT_PROGRAM = """
 from runtime.cost.compile_program import arguments_of, mesh_of
 from runtime.cost.described_devices import as_default
-from runtime.cost.request import Request
+from runtime.cost.request import CompileRequest
 from runtime.model.llama.config import LlamaConfig
 from runtime.training.train_step import ProgramOptions, train_program
 model = LlamaConfig(1024, 512, 1024, 2, 8, 2, 64, 256)  # only tokens are 256
-request = Request("train", "1 x H200", 1, model, 256, 2, 0, "bfloat16", "tokamax", "chunked_wide")
+request = CompileRequest("train", "1 x H200", 1, model, 256, 2, 0, "bfloat16", "tokamax", "chunked_wide")
 mesh = mesh_of(request)
 for remat in ("none", "dots", "full"):
     with as_default(mesh):
@@ -307,7 +309,7 @@ def test_tokamax_kernels_keep_products_without_recomputing_and_make_no_mask():
 )
 def test_programs_of_an_evaluation_compile_and_copy_no_cache(slice_name, step, replica):
     num_rows, chips = 64 * slice_of(slice_name).num_chips, slice_of(slice_name).num_chips
-    request = Request(
+    request = CompileRequest(
         step, slice_name, 1, MODEL, MODEL.max_position_embeddings, num_rows, 0, "bfloat16", "chunked", "none",
         remat="none", replica_parallel=replica, stored_dtype="bfloat16",
     )  # fmt: skip

@@ -12,12 +12,12 @@ import pytest
 from runtime.cost import compiler
 from runtime.cost.compiler import ROOT, NoCompilerError, key_of, outcome_of, packages_of
 from runtime.cost.request import REQUEST as REQUEST_JSON
-from runtime.cost.request import Compiled, DoesNotFit, Request, to_json
+from runtime.cost.request import Compiled, CompileRequest, DoesNotFit, to_json
 from runtime.model.llama.config import LlamaConfig
 from tests.catalogue import expect_error
 
 MODEL = LlamaConfig(512, 128, 256, 2, 2, 1, 64, 256)
-REQUEST = Request("train", "v5litepod-4", 1, MODEL, 256, 8, 0, "bfloat16", "splash", "chunked_wide")
+REQUEST = CompileRequest("train", "v5litepod-4", 1, MODEL, 256, 8, 0, "bfloat16", "splash", "chunked_wide")
 COMPILED = Compiled(123, 45, (), 67, 1.0, 6, {"libtpu": "1"})
 OUT_OF_MEMORY = (
     "Traceback ...\nJaxRuntimeError: RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the "

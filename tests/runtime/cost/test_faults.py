@@ -6,15 +6,15 @@ import pytest
 
 from runtime.cost import faults
 from runtime.cost.collectives import Collective
-from runtime.cost.request import Compiled, Request
+from runtime.cost.request import Compiled, CompileRequest
 from runtime.model.llama.config import LlamaConfig
 
 MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
-REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "splash", "chunked_wide")
+REQUEST = CompileRequest("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "splash", "chunked_wide")
 GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1)
 
 
-def faults_in(request: Request, items: tuple[Collective, ...]) -> list[str]:
+def faults_in(request: CompileRequest, items: tuple[Collective, ...]) -> list[str]:
     return faults.faults(request, Compiled(0, 0, items, 0, 0.0, 0, {}))
 
 

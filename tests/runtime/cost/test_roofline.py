@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from runtime.cost.collectives import Collective
-from runtime.cost.request import OUTCOME, Compiled, DoesNotFit, Request, to_json
+from runtime.cost.request import OUTCOME, Compiled, CompileRequest, DoesNotFit, to_json
 from runtime.cost.request import REQUEST as REQUEST_JSON
 from runtime.cost.roofline import flops_of, roofline_of, seconds_of
 from runtime.model.llama.config import LlamaConfig
@@ -14,7 +14,7 @@ MODEL = LlamaConfig(
     vocab_size=100, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
     num_key_value_heads=1, head_dim=4, max_position_embeddings=32,
 )  # fmt: skip
-REQUEST = Request("train", "v5litepod-4", 1, MODEL, 32, 64, 0, "bfloat16", "splash", "chunked_wide")
+REQUEST = CompileRequest("train", "v5litepod-4", 1, MODEL, 32, 64, 0, "bfloat16", "splash", "chunked_wide")
 TOKENS = 64 * 32
 ATTENTION = 2 * 2 * 2 * 4 * 32  # forward, below the diagonal: layers x heads x head_dim x sequence, a product and a sum
 HEAD = 2 * 100 * 8
@@ -138,7 +138,7 @@ def test_a_model_axis_halves_the_weights_of_a_chip_and_shares_the_wires_of_its_t
     weights = [roofline_of(request, compiled()).weights_seconds for request in (one, two)]
     assert weights[1] == pytest.approx(weights[0] * share)
 
-    def seconds(axis: str, request: Request) -> float:
+    def seconds(axis: str, request: CompileRequest) -> float:
         return seconds_of(Collective("all-gather", "bf16", (4, 4), 90_000_000, (axis,), 2, 1), request)
 
     assert seconds("data_x", two) == seconds("data_x", one) == pytest.approx(45e6 / 90e9)
@@ -153,7 +153,7 @@ def test_replicas_within_a_slice_share_wires_hold_more_and_leave_data_a_line():
     one = dataclasses.replace(REQUEST, slice="v5litepod-256")
     four = dataclasses.replace(one, replica_parallel=4)
 
-    def seconds(axis: str, request: Request) -> float:
+    def seconds(axis: str, request: CompileRequest) -> float:
         return seconds_of(Collective("all-gather", "bf16", (4, 4), 90_000_000, (axis,), 2, 1, False), request)
 
     assert seconds("data_x", four) == seconds("data_x", one) == pytest.approx(45e6 / 90e9)

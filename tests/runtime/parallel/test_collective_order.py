@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from runtime.cost.compile_program import compiled_program
-from runtime.cost.request import Request
+from runtime.cost.request import CompileRequest
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.optimizer import Muon
 from runtime.parallel.mesh import make_mesh
@@ -28,12 +28,12 @@ MODEL = LlamaConfig(
 TIED = dataclasses.replace(MODEL, tie_word_embeddings=True)
 ODD = dataclasses.replace(MODEL, num_hidden_layers=3)
 """Muon gathers the layers of this one inside a loop, since no axis divides them."""
-REQUEST = Request("train", "none", 1, MODEL, 32, 16, 0, "float32", "chunked", "chunked", remat="none")
+REQUEST = CompileRequest("train", "none", 1, MODEL, 32, 16, 0, "float32", "chunked", "chunked", remat="none")
 BY_DATA, OF_PROGRAM = CollectiveOrder(by_data=True), CollectiveOrder(by_data=False)
 TOKENS = jnp.zeros((2, 4), jnp.int32)
 
 
-def pairs(shape: MeshShape, request: Request) -> list[tuple[str, str]]:
+def pairs(shape: MeshShape, request: CompileRequest) -> list[tuple[str, str]]:
     mesh = make_mesh(shape, jax.devices()[: int(np.prod(shape))])
     return unordered(compiled_program(request, mesh).as_text())
 

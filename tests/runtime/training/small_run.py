@@ -24,7 +24,7 @@ from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog
 from runtime.training import run_state, saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
-from runtime.training.control import Action, Control, Request
+from runtime.training.control import Action, Control, ControlRequest
 from runtime.training.loop import LoopParts, train
 from runtime.training.observer import Observer
 from runtime.training.profiling import Profiler
@@ -137,7 +137,7 @@ class Desk:
     """Collects requests of users, and the replies of a run."""
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[ControlRequest] = []
         self.replies: dict[str, str] = {}
         self.refused: set[str] = set()
 
@@ -150,14 +150,14 @@ class Desk:
             self.note(name, text)
 
         origin = f"anna wants {action.name}"
-        self.requests.append(Request(name, action, step, origin, lambda text: self.note(name, text), refuse))
+        self.requests.append(ControlRequest(name, action, step, origin, lambda text: self.note(name, text), refuse))
         return name
 
     def note(self, name: str, text: str) -> None:
         assert name not in self.replies, "once"
         self.replies[name] = text
 
-    def open(self) -> list[Request]:
+    def open(self) -> list[ControlRequest]:
         return [request for request in self.requests if request.id not in self.replies]
 
 

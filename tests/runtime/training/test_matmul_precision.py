@@ -11,7 +11,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from runtime.cost.compile_program import arguments_of
-from runtime.cost.request import Request
+from runtime.cost.request import CompileRequest
 from runtime.evaluation.generation import advance
 from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel
 from runtime.evaluation.sampling import Draws
@@ -44,7 +44,7 @@ def traced(step: str, compute_dtype: str, kernels: str, monkeypatch: pytest.Monk
         monkeypatch.setattr(f"runtime.training.{module}.platform", lambda mesh: kernels)
     attention, loss = KERNELS[kernels]
     mesh = make_mesh(MeshShape(data=2), jax.devices()[:2])
-    request = Request(step, "none", 1, MODEL, 256, 4, 0, compute_dtype, attention, loss)
+    request = CompileRequest(step, "none", 1, MODEL, 256, 4, 0, compute_dtype, attention, loss)
     asked = {"attention_kernel": attention, "loss_kernel": loss, "compute_dtype": compute_dtype}
     if step == "eval":
         return eval_program(MODEL, mesh, **asked).trace(*arguments_of(request, mesh))
