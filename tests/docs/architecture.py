@@ -13,7 +13,7 @@ PICTURE = ROOT / "docs/architecture.svg"
 PACKAGES = ("pipelines", "steps", "runtime", "marin_dag")
 PURPOSE = {
     "pipelines": "recipes: functions that return steps",
-    "steps": "one file a kind of step: config, result, function",
+    "steps": "one file per kind of step: config, result, function",
     "runtime": "what the steps call; knows nothing of the engine",
     "marin_dag": "the engine; knows nothing of machine learning",
 }

@@ -37,4 +37,4 @@ def test_the_size_of_the_experiment_is_that_of_its_pipeline_and_the_laptop_s():
     assert f"the laptop's Tootsie, a model of {LAPTOP.model.num_parameters / 1e6:.1f} million parameters" in text
     assert LAPTOP.model == MODEL
     assert f"{STEPS} steps of {batch} sequences of {length} tokens" in text
-    assert f"{STEPS * batch * length / 1e6:.2f} million tokens a run" in text
+    assert f"{STEPS * batch * length / 1e6:.2f} million tokens per run" in text

@@ -7,7 +7,7 @@ import pytest
 from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.records import record_path
 from marin_dag.store.prefix import open_store
-from pipelines.rollback_command import Finding, findings_in
+from pipelines.rollback_command import LoggedFinding, findings_in
 from tests.catalogue import check_message
 from tests.marin_dag.ledger.test_records import a_record
 from tests.pipelines.test_checkpoints_command import commands_in, recipe, run, save, with_short_program
@@ -142,4 +142,4 @@ def test_findings_are_those_of_batches_and_each_counts_once():
         {"event": "error", "message": "no space left"},
         {"event": "error", "message": "loss is nan", "step": 14},
     ]
-    assert findings_in(events) == [Finding(12, "grad_norm"), Finding(14, "failed step")]
+    assert findings_in(events) == [LoggedFinding(12, "grad_norm"), LoggedFinding(14, "failed step")]
