@@ -7,6 +7,7 @@ After a change of wording, `pytest --update-messages PATH` rewrites the sections
 
 import contextlib
 import difflib
+import functools
 import os
 import re
 from collections import Counter
@@ -34,8 +35,9 @@ VARYING = (
 )
 """Text that differs between runs or machines, and what the catalogue shows in its place."""
 
-_count: Counter[str] = Counter()
+_count: Counter[tuple[Path, str]] = Counter()
 _updates: dict[Path, dict[str, str]] = {}
+_finished: dict[Path, set[str]] = {}
 _is_updating = False
 
 
@@ -59,23 +61,35 @@ def check_message(text: str) -> None:
     Raises:
         AssertionError: the text differs from the section, or there is no section.
     """
-    test = os.environ["PYTEST_CURRENT_TEST"].removesuffix(" (call)")
-    path, _, name = test.partition("::")
-    _count[test] += 1
-    heading = name if _count[test] == 1 else f"{name} #{_count[test]}"
-    heading = heading.encode("unicode_escape").decode()
+    golden, name = _current_test()
+    _count[golden, name] += 1
+    heading = name if _count[golden, name] == 1 else f"{name} #{_count[golden, name]}"
     text = without_varying(text)
-    golden = FOLDER / Path(path).relative_to("tests").with_suffix(".txt")
     if _is_updating:
         _updates.setdefault(golden, {})[heading] = text
         return
     expected = sections(golden).get(heading)
-    again = f"run: python -m pytest --update-messages {path}"
+    again = f"run: python -m pytest --update-messages {_module_of(golden)}"
     assert expected is not None, f"{golden}: no section {heading!r}; {again}\n{text}"
     difference = "\n".join(
         difflib.unified_diff(expected.split("\n"), text.split("\n"), "catalogue", "now", lineterm="")
     )
     assert expected == text, f"{heading}: the message differs from {golden}; {again}\n{difference}"
+
+
+def finish_test() -> None:
+    """Check at the end of a test that it has provoked all of its sections; called by `tests/conftest.py`.
+
+    Raises:
+        AssertionError: the catalogue has sections of this test that the test no longer provokes.
+    """
+    golden, name = _current_test()
+    _finished.setdefault(golden, set()).add(name)
+    left = 0 if _is_updating else _num_sections(golden)[name] - _count[golden, name]
+    assert left <= 0, (
+        f"{golden}: {left} sections of {name!r} are provoked no longer; run: python -m pytest --update-messages "
+        f"{_module_of(golden)}"
+    )
 
 
 def without_varying(text: str) -> str:
@@ -95,13 +109,17 @@ def sections(golden: Path) -> dict[str, str]:
 
 def write_updates() -> None:
     """Write the sections of the tests that ran; drop those of tests that their module no longer defines."""
-    for golden, new in _updates.items():
-        module = (ROOT / "tests" / golden.relative_to(FOLDER)).with_suffix(".py")
-        ran = {_test_of(heading) for heading in new}
+    for golden in _finished if _is_updating else ():
+        new, module = _updates.get(golden, {}), ROOT / _module_of(golden)
+        ran = _finished[golden] | {_test_of(heading) for heading in new}
         kept = {heading: text for heading, text in sections(golden).items() if _test_of(heading) not in ran}
         merged = {heading: text for heading, text in {**kept, **new}.items() if defines(module, heading)}
-        golden.parent.mkdir(parents=True, exist_ok=True)
-        golden.write_text("\n".join(f"## {heading}\n{_indented(text)}\n" for heading, text in sorted(merged.items())))
+        if merged:
+            golden.parent.mkdir(parents=True, exist_ok=True)
+            parts = (f"## {heading}\n{_indented(text)}\n" for heading, text in sorted(merged.items()))
+            golden.write_text("\n".join(parts))
+        else:
+            golden.unlink(missing_ok=True)
     _updates.clear()
 
 
@@ -109,6 +127,21 @@ def defines(module: Path, heading: str) -> bool:
     """Return whether a test module still defines the test of a section."""
     function = _test_of(heading).rpartition("::")[2].partition("[")[0]
     return module.is_file() and f"def {function}(" in module.read_text()
+
+
+def _current_test() -> tuple[Path, str]:
+    """Return the catalogue file of the current test's module, and the test's name as headings have it."""
+    path, _, name = os.environ["PYTEST_CURRENT_TEST"].removesuffix(" (call)").partition("::")
+    return FOLDER / Path(path).relative_to("tests").with_suffix(".txt"), name.encode("unicode_escape").decode()
+
+
+@functools.cache
+def _num_sections(golden: Path) -> Counter[str]:
+    return Counter(map(_test_of, sections(golden)))
+
+
+def _module_of(golden: Path) -> Path:
+    return Path("tests") / golden.relative_to(FOLDER).with_suffix(".py")
 
 
 def _test_of(heading: str) -> str:

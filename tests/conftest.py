@@ -220,6 +220,14 @@ def pytest_configure(config: pytest.Config) -> None:
     catalogue.start(is_updating=config.getoption("--update-messages"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Check at the end of a passed test that the catalogue has no further message of it."""
+    result = yield
+    catalogue.finish_test()
+    return result
+
+
 def pytest_sessionfinish() -> None:
     catalogue.write_updates()
 

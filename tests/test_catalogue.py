@@ -11,7 +11,7 @@ FILES = sorted(FOLDER.rglob("*.txt"))
 
 @pytest.mark.parametrize("golden", FILES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_each_section_belongs_to_a_test(golden: Path) -> None:
-    module = (ROOT / "tests" / golden.relative_to(FOLDER)).with_suffix(".py")
+    module = ROOT / "tests" / golden.relative_to(FOLDER).with_suffix(".py")
     assert [heading for heading in sections(golden) if not defines(module, heading)] == []
 
 

@@ -96,10 +96,8 @@ def test_a_path_without_data_is_refused(store: Store, tmp_path: Path) -> None:
         adopt(store, str(tmp_path / "empty"), "wiki")
 
 
-@pytest.mark.parametrize(("target", "why"), [("deep", "Is a directory"), ("nowhere", "No such file or directory")])
-def test_a_link_that_leads_to_no_file_is_named_with_what_to_do(
-    tmp_path: Path, data: Path, target: str, why: str
-) -> None:
+@pytest.mark.parametrize("target", ["deep", "nowhere"])
+def test_a_link_that_leads_to_no_file_is_named_with_what_to_do(tmp_path: Path, data: Path, target: str) -> None:
     (data / "link").symlink_to(data / target)
     store = open_store(str(tmp_path / "runs"))
     with expect_error(UserError):

@@ -418,7 +418,9 @@ def test_a_fork_is_stored_until_it_is_dropped(run: Toy) -> None:
     (fork,) = json.loads(run("ls", "--json")[1])["forks"]
     assert (fork["base"], fork["changes"], fork["reason"]) == ("ocelot", {"z_loss": "1e-3"}, "norms grow")
     assert run("fork", "spoonbill", "--as", "deeper", "--set", "until_step=40")[0] == 0
-    assert run("drop", "spoonbill")[0] == 1, "deeper is a fork of it"
+    code, output = run("drop", "spoonbill")
+    assert code == 1, "deeper is a fork of it"
+    check_message(output)
     assert run("drop", "deeper")[0] == run("drop", "spoonbill")[0] == 0
     assert "spoonbill" not in run.verdicts()
 
@@ -475,6 +477,12 @@ MISTAKES = [
     "--notice soon",
     "--dry-run phoenix",
     "drop x y",
+    "adopt FILE",
+    "adopt FILE --as count",
+    "verify count",
+    "pin count",
+    "pin count --unpin",
+    "diff count",
 ]
 
 

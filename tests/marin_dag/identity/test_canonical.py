@@ -203,22 +203,22 @@ def test_the_order_of_a_mapping_does_not_matter(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    "value",
     [
-        (float("nan"), r"config\.z: float nan has no canonical form; write a finite number, or None"),
-        (float("inf"), r"config\.z: float inf .* write a finite number, or None"),
-        (datetime.datetime(2026, 1, 1), r"config\.z: datetime .* say which zone"),
-        (lambda: 1, r"config\.z: function .* use a number"),
-        (object(), r"config\.z: object"),
-        (Thawed(1.0), r"config\.z: Thawed .* declare Thawed with frozen=True"),
-        (Mutable(value=1), r"config\.z: Mutable .* declare Mutable with frozen=True"),
-        (np.zeros(2), r"config\.z: ndarray"),
-        (complex(1, 2), r"config\.z: complex"),
-        (int, r"config\.z: type"),
-        ([1, float("nan")], r"config\.z\[1\]: float nan"),
+        float("nan"),
+        float("inf"),
+        datetime.datetime(2026, 1, 1),
+        lambda: 1,
+        object(),
+        Thawed(1.0),
+        Mutable(value=1),
+        np.zeros(2),
+        complex(1, 2),
+        int,
+        [1, float("nan")],
     ],
 )
-def test_a_value_without_canonical_form_is_refused_with_its_path_and_the_cure(value: object, message: str) -> None:
+def test_a_value_without_canonical_form_is_refused_with_its_path_and_the_cure(value: object) -> None:
     with expect_error(NotCanonicalError):
         canonical(value, "config.z")
 

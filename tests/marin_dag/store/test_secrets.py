@@ -181,6 +181,6 @@ def test_a_pickle_in_the_place_of_a_checkpoint_is_an_error_and_does_nothing(tmp_
     files = CheckpointFiles(str(tmp_path / "checkpoint"))
     files.write("manifest.json", b"{}")
     files.write(file, pickle.dumps(Trap(tmp_path / "sprung")))
-    with pytest.raises(CheckpointError):
+    with expect_error(CheckpointError):
         read_metadata(str(tmp_path / "checkpoint"))
     assert not (tmp_path / "sprung").exists()

@@ -154,8 +154,8 @@ def test_another_failure_is_an_error_with_its_last_lines_and_nothing_is_kept(cal
     assert not list(tmp_path.rglob("*.json"))
 
 
-@pytest.mark.parametrize(("machines", "folder"), [("v4-8", "libtpu"), ("8 x H200", "cuda")])
-def test_without_a_compiler_the_error_says_what_to_install(machines, folder, monkeypatch):
+@pytest.mark.parametrize("machines", ["v4-8", "8 x H200"])
+def test_without_a_compiler_the_error_says_what_to_install(machines, monkeypatch):
     def version(name):
         raise importlib.metadata.PackageNotFoundError(name)
 

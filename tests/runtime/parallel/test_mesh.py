@@ -109,14 +109,14 @@ def test_on_gpus_the_replicas_lie_over_the_hosts_however_jax_lists_the_devices(m
 
 
 @pytest.mark.parametrize(
-    ("change", "field"),
+    "change",
     [
-        ({}, "num_attention_heads is 1"),
-        ({"num_attention_heads": 2}, "num_key_value_heads is 1"),
-        ({"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 7}, "intermediate_size is 7"),
+        {},
+        {"num_attention_heads": 2},
+        {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 7},
     ],
 )
-def test_heads_and_columns_that_the_model_axis_does_not_divide_are_refused(change: dict, field: str) -> None:
+def test_heads_and_columns_that_the_model_axis_does_not_divide_are_refused(change: dict) -> None:
     mesh = make_mesh(MeshShape(model=2), jax.devices()[:2])
     with expect_error(ValueError):
         check_placement(dataclasses.replace(CONFIG, **change), mesh)

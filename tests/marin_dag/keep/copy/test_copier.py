@@ -24,6 +24,7 @@ from marin_dag.store import retry as transient
 from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store, StoreError
+from tests.catalogue import check_message, expect_error
 from tests.gcs_server.control import GcsServerProcess
 from tests.marin_dag.ledger.test_records import a_record
 from tests.marin_dag.toy_driver import watch_writes
@@ -125,6 +126,7 @@ def test_damaged_files_of_the_source_are_named_and_not_copied(places: tuple[Stor
     source.delete(f"{record.output_path}/lost")
     with pytest.raises(DamagedSourceError) as raised:
         copied(source, target)
+    check_message(str(raised.value).replace(f"{source.prefix}/{record.output_path}", "OUTPUT"))
     damaged = {finding.path for finding in raised.value.findings}
     assert damaged == {"short.bin", "other.bin", "lost"}
     assert Records(target).committed_keys() == frozenset()
@@ -146,9 +148,9 @@ class Flipping(LocalStore):
 def test_a_file_that_arrives_changed_gets_no_record(tmp_path: Path) -> None:
     source, target = LocalStore(str(tmp_path / "a")), Flipping(str(tmp_path / "b"))
     output(source)
-    with pytest.raises(StoreError) as raised:
+    with expect_error(StoreError) as raised:
         copied(source, target)
-    assert raised.value.is_transient
+    assert isinstance(raised.value, StoreError) and raised.value.is_transient
     assert Records(target).committed_keys() == frozenset()
     assert copied(source, LocalStore(target.prefix)).outcome == "copied"
 
@@ -211,7 +213,7 @@ def test_an_output_that_another_process_makes_at_the_target_is_left_to_it(places
     leases = Leases(target)
     lease = leases.acquire(DIGEST, "tokenize/web", lambda: None)
     assert isinstance(lease, Lease)
-    with pytest.raises(HeldAtTargetError):
+    with expect_error(HeldAtTargetError):
         copied(source, target)
     assert target.list("outputs") == [] and target.list("commits") == []
     lease.release()
