@@ -92,7 +92,7 @@ def documents(name: str, fetch: str | Fetch, format_: Format | None = None, *, r
 
     Args:
         name: the source's name in mixtures and step names.
-        fetch: path of a file (or a pattern) in a local folder or bucket, or what else a download fetches.
+        fetch: path of a file (or a pattern) in a local folder or bucket, or any other `Fetch`.
         format_: how the files hold documents; JSON lines if not given.
         rules: filter rules, applied in this order.
     """
@@ -117,7 +117,7 @@ def token_caches(
 ) -> dict[str, Step[Any]]:
     """Return source to token cache; `validation_share` of each source's documents is held out for evaluation.
 
-    `labels` name the steps of sources whose key is not what a person calls them.
+    `labels` are names for the steps of sources whose key is not the name that their user gave them.
     """
     return {
         name: tokenize(
@@ -161,7 +161,7 @@ def evaluate(
 
     Args:
         phases: phases or imported weights.
-        caches: the sources; if not given those that a phase trains on, for an import those of all `phases`.
+        caches: the sources; by default those that a phase trains on, and for an import those of all `phases`.
         max_tokens_per_domain: held-out tokens of each source.
         fields: other fields of `EmaEvalConfig`.
     """
@@ -210,7 +210,7 @@ def score(
 
     Args:
         export: an `hf_export` step.
-        tasks: each is scored by its own step, so that another one reruns none.
+        tasks: each is scored by its own step, so that a further task reruns no other.
         num_fewshot: worked examples in each prompt of a task that is given by its name.
         items: step with the items of tasks without their own rows.
         resources: the machine of each scoring step.
@@ -265,7 +265,7 @@ def validation_tasks(
     """Return the right answers of tasks with choices, as a phase measures them: `phase(validation_tasks=...)`.
 
     Args:
-        tasks: and `num_fewshot`, `items` as those of `score`.
+        tasks: as for `score`, like `num_fewshot` and `items`.
         tokenizer: that of the phase.
         limit: number of first items of each task, for a group in equal shares of its tasks; None takes all.
         name: name of the steps.

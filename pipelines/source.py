@@ -61,7 +61,7 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     minhash: MinHash | None = None
     """None for a corpus that is used as published."""
     size_in_bytes: float
-    """About how much text it gives; sources of one role share its weight by size."""
+    """Its approximate amount of text; sources of one role share the role's weight by size."""
     decontamination: Literal["drop", "report"] = "drop"
     num_tokens: float | None = None
     """The publisher's count, if any."""
@@ -69,7 +69,7 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     """The name in mixtures and evaluations, and so in identities; `name` if empty. A source that a user named has a key
     of its own, so that renaming changes no identity."""
     origin: str = ""
-    """The name of its only file in messages, if its author knows it under another name."""
+    """The name that messages give its only file, if the user knows the file under another name than its stored one."""
 
     @property
     def identity(self) -> str:
@@ -112,9 +112,9 @@ def filtered_documents(
 def documents_of(
     source: Source, items: Step[EvaluationItemsResult], against: Sequence[Step[DedupResult]] = ()
 ) -> Step[DecontaminateResult]:
-    """Chain the steps of a source to clean documents, without those that it does not ask for.
+    """Chain the steps from a source to its clean documents; a source published clean needs no filter and no dedup.
 
-    `against` are the deduplicated sources whose copy of a text stays before this one's.
+    `against` are the deduplicated sources whose copy of a text stays instead of this one's.
     """
     documents = filtered_documents(source.name, source.fetch, source.formats, source.rules, origin=source.origin)
     if source.minhash is not None:

@@ -1,7 +1,7 @@
 """Tootsie 8B: the whole recipe, with five phases and a coda, side branches, evaluations and a report.
 
     python pipelines/tootsie.py --dry-run            what would run, and why
-    python pipelines/tootsie.py                      run what is stale
+    python pipelines/tootsie.py                      run what is not done
     python pipelines/tootsie.py --set phoenix.z_loss=1e-4
 
 `phases` follows the public table row by row. A phase inherits each setting that it does not name from the phase

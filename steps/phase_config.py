@@ -43,7 +43,7 @@ GRADUAL, ABRUPT = Setting(), Setting(is_abrupt=True)
 
 
 class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
-    """All settings of one phase; what a recipe inherits stands here resolved."""
+    """All settings of one phase, inherited ones included."""
 
     start: Input[TrainPhaseResult] | None
     """The phase, at one of its steps, whose state this phase continues, or an `hf_import`; None starts from scratch."""
@@ -58,11 +58,11 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     model: AnyModelConfig
     rope: Annotated[Rope, ABRUPT]
     sequence_length: Annotated[int, ABRUPT] = Field(ge=2)
-    """Tokens. Rows of another length are other rows, which the data position does not count."""
+    """Tokens of a row. The data position counts rows, so a phase with another length restarts the data."""
     global_batch_size: Annotated[int, GRADUAL] = Field(ge=1)
-    """Sequences a step, over all devices."""
+    """Sequences per training step, over all devices."""
     learning_rate: Annotated[Schedule, GRADUAL]
-    """Abrupt where two phases do not meet in one rate."""
+    """Abrupt where the rates of two phases differ at their boundary."""
     optimizer: Annotated[ChosenOptimizer, Added(without=None), ABRUPT] = Field(
         default=None, examples=[{"kind": "muon", "consistent_rms": 0.2}]
     )
@@ -81,11 +81,11 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Weight of log_normalizer**2 (PaLM, arXiv:2204.02311, section 5)."""
     mixture: Annotated[MixtureSchedule, GRADUAL]
     mixing: Annotated[MixingPolicy, ABRUPT] = Static()
-    """How to make shares of the mixture: as written, or by a policy that learns from the loss of each source. A change
-    loses what the policy has learned."""
+    """The policy that sets the shares of the sources: as written, or learned from their losses. A change loses what the
+    policy has learned."""
     caches: Annotated[dict[str, Input[TokenizeResult]], ABRUPT]
-    """Token cache of each source of the mixture; a `growing()` one is read while it is built. What a source has given
-    is counted by its cache, so another cache is read from its beginning."""
+    """Token cache of each source of the mixture; a `growing()` one is read while it is built. The data position counts
+    rows by cache, so another cache of a source is read from its beginning."""
     seed: Annotated[int, ABRUPT] = Field(ge=0, lt=2**32)
     """Seed of the first weights and of the order of the data; the key of the weights holds 32 bits."""
     compute_dtype: Annotated[Literal["bfloat16", "float32"], ABRUPT] = "bfloat16"
@@ -98,18 +98,18 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     acknowledge: Once[Runtime[tuple[str, ...]]] = ()
     """Intended abrupt changes against `start`: names of fields such as "learning_rate" or "weight_decay"."""
     checkpoint_every_steps: Runtime[int] = Field(default=200, ge=1)
-    """Distance of temporary checkpoints, which a killed phase resumes from."""
+    """Steps between temporary checkpoints, which a killed phase resumes from."""
     checkpoint_every_seconds: Runtime[float] = Field(default=600.0, gt=0)
-    """Longest time between two of them: what a killed phase may lose."""
+    """Longest time between temporary checkpoints: what a killed phase may lose."""
     keep_good_every_steps: Runtime[int] = Field(default=1000, ge=1)
-    """Distance of good checkpoints: temporary ones that enough good steps follow, and that are kept."""
+    """Steps between good checkpoints: temporary ones that enough good steps follow, and that are kept."""
     publish_every_steps: Runtime[int] = Field(default=0, ge=0)
-    """Distance of permanent milestones, which a branch can start from; 0 publishes only the last step."""
+    """Steps between permanent milestones, which a branch can start from; 0 publishes only the last step."""
     give_up_seconds: Runtime[float] = Field(default=900.0, ge=0)
-    """How long to wait for a block of a growing cache that no step builds."""
+    """Time to wait for a block of a growing cache that no step builds."""
     replica_parallel: Runtime[int] = Field(default=1, ge=1)
-    """Copies of parameters, moments and averages in each TPU slice, or over all hosts of GPUs or CPUs: FSDP then stays
-    within a part of them, and each device holds more. The number of hosts keeps FSDP within a host."""
+    """Copies of parameters, moments and averages in each TPU slice, or over all hosts of GPUs or CPUs. FSDP then stays
+    within the devices of one copy, and each device holds more. As many copies as hosts keep FSDP within a host."""
     model_parallel: Runtime[int] = Field(default=1, ge=1)
     """Neighbouring devices that share the heads and columns of each layer."""
     context_parallel: Runtime[int] = Field(default=1, ge=1)
@@ -127,13 +127,13 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     remat: Runtime[Literal["none", "dots", "full"]] = "full"
     """Recomputation in the backward pass: "none" nothing, "full" all but the input of each layer."""
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
-    """Distance of digests of the parameters in the event log, which replays are compared by; 0 writes none."""
+    """Steps between digests of the parameters in the event log, by which replays are compared; 0 writes none."""
     norms_every_steps: Runtime[int] = Field(default=100, ge=0)
-    """Distance of norms of gradient, update and parameters of each tensor and layer in the event log, for `curves`; 0
+    """Steps between norms of gradient, update and parameters by tensor and layer in the event log, for `curves`; 0
     writes none. Alarms name the part of the model in any case."""
     validate_every_steps: Runtime[int] = Field(default=0, ge=0)
-    """Distance of measurements of weights and averages on held-out text, besides one at the last step; 0 makes none.
-    They are in the event log and change nothing of the run."""
+    """Steps between measurements of weights and averages on held-out text, with one at the last step; 0 makes none.
+    Measurements are in the event log and do not change the run."""
     validation_tokens_per_source: Runtime[int] = Field(default=2**17, ge=1)
     """Tokens of held-out text from each cache, spread evenly."""
     validation_tasks: Runtime[tuple[Input[GoldAnswersResult], ...]] = ()

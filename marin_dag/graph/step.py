@@ -1,4 +1,4 @@
-"""Step: a name, a kind and a config. Its identity is what the config says, never what it is called or where it runs."""
+"""Step: a name, a kind and a config. Kind, code and config make its identity; its name and its machines do not."""
 
 import contextlib
 import dataclasses
@@ -50,7 +50,7 @@ ResultT = TypeVar("ResultT", bound=BaseModel)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
 MAX_PART_LENGTH = 200
-"""File systems take 255 bytes, and the names of outputs add a digest and a suffix to that of the step."""
+"""File systems take 255 bytes; the folder of an output adds a digest and a suffix to the step's name."""
 MAX_SHOWN = 40
 """Characters of a name that is too long."""
 
@@ -124,7 +124,7 @@ class Step(Generic[ResultT]):
     declared: Declared | None = None
     """The line that made this step; None for one made on the command line."""
     version_declared: Declared | None = None
-    """The line that gave it its version; None where that comes from the kind, or is inherited."""
+    """The line that set the version; None where the version comes from the kind, or is inherited."""
     written_until: int | None = None
     """The stop as the recipe has it, without `--set`."""
     background: Background | None = None
@@ -214,7 +214,7 @@ class Step(Generic[ResultT]):
         return identity_of(kind.function, code, self.config, name=self.name, continues=kind.continues, start=continued)
 
     def count_as(self, fingerprint: str, digest: str) -> bool:
-        """Let the code count as that of `fingerprint` if that gives the step this digest; return whether it does."""
+        """Let the code count as that of `fingerprint` if the step then has this digest; return whether it has."""
         identity = self._compute_identity(fingerprint)
         if identity.digest != digest:
             return False
@@ -223,7 +223,7 @@ class Step(Generic[ResultT]):
         return True
 
     def forget_identity(self) -> None:
-        """Compute the identity again when it is next needed: that of an input has changed."""
+        """Forget the identity, since that of an input has changed; it is computed again when it is needed."""
         self._identity = None
         for name in ("digest", "key"):
             self.__dict__.pop(name, None)
@@ -237,7 +237,7 @@ class Step(Generic[ResultT]):
         return OutputRef(self)
 
     def at(self, *, step: int) -> "OutputRef[Step[ResultT]]":
-        """Return an earlier (or later) milestone of this step's run, usable wherever the step is."""
+        """Return an earlier (or later) milestone of this step's run, as an input of another step."""
         if self.kind.stop_field is None:
             raise UserError(f"{self.name}: a {self.kind.name} step has no milestones; use the step itself.")
         return OutputRef(self, at=step)
@@ -245,8 +245,7 @@ class Step(Generic[ResultT]):
     def growing(self) -> "OutputRef[Step[ResultT]]":
         """Return this step as an input that is ready with its first part.
 
-        For a reader whose output does not depend on whether this was whole at the start: the identity is that of the
-        whole.
+        The input's identity is that of the whole output, so the reader's output must not depend on when it starts.
         """
         if not self.kind.parts:
             raise UserError(f"{self.name}: a {self.kind.name} step publishes no parts; use the step itself.")
@@ -287,7 +286,7 @@ class Step(Generic[ResultT]):
         begin = (start.milestone or 0) if isinstance(start, OutputRef) else -1
         is_inherited = stop and written != self.until and stop not in {change.path for change in every}
         if is_inherited and begin >= getattr(config, stop):
-            # A `--set` that stops the shared part before this step leaves it is not meant for this step.
+            # `--set` moved the stop of the base to before this step's start, and is not meant for this step.
             config = changed(config, [value_change(stop, written, is_implied=True)], owner=name)
         own = [change.path for change in every if not change.is_implied]
         return dataclasses.replace(

@@ -13,12 +13,12 @@ from marin_dag.values.fields import identity_fields, once_fields
 from marin_dag.values.reference import Reference
 
 SCHEMA_VERSION = 2
-"""Counts changes of how a document or a fingerprint is made, each of which moves every digest."""
+"""Version of the rules for documents and fingerprints; a new one changes every digest."""
 
 
 class Identity(NamedTuple):
-    """Digest and document of a step. The document is stored with the output; for a versioned step it has more than the
-    digest covers."""
+    """Digest and document of a step. The document is stored with the output; that of a versioned step also has fields
+    that the digest does not cover."""
 
     digest: str
     document: dict[str, Any]
@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 def identity_of(
     function: Any, code: CodeIdentity, config: BaseModel, *, name: str, continues: str | None, start: Identity | None
 ) -> Identity:
-    """Return the identity of a step, or that of its `start` where it changes nothing but where it stops.
+    """Return the identity of a step, or that of its `start` if the step changes nothing but the stop.
 
     `name` is the step's, for errors; `continues` is the field of the config that names the start, if there is one.
     """
@@ -43,7 +43,7 @@ def identity_of(
 
 
 def digest_of_document(document: dict[str, Any]) -> str:
-    """Return the SHA-256 of what counts of a stored document: of a versioned step's code only the version does."""
+    """Return the SHA-256 of a stored document; of a versioned step's code only the version counts."""
     code = document["code"]
     if code["policy"] == "versioned":
         what = {"version": code["version"]}
@@ -56,8 +56,8 @@ def digest_of_document(document: dict[str, Any]) -> str:
 def _is_continued(own: dict[str, Any], before: dict[str, Any], config: BaseModel, continues: str) -> bool:
     """Return whether a step changes nothing of what it starts from, so that it is the same run.
 
-    A `Once` field acts where a step begins: any value but its default makes another identity, and the value that the
-    start had where it began itself does not matter here.
+    A `Once` field acts where a step begins. Any value but its default makes another identity; the start's own value
+    does not matter here.
     """
     if own["kind"] != before["kind"] or own["code"] != before["code"]:
         return False

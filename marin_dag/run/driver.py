@@ -32,7 +32,7 @@ from marin_dag.store.store import Store, StoreError
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
 QUEUED_SECONDS = 10.0
-"""A step that has not started so long after it was submitted is shown as queued."""
+"""A step that has not started this long after it was submitted is shown as queued."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -45,7 +45,7 @@ class Run:
     """Runs attempts; started only if a step is to run."""
     display: LineDisplay
     command: str
-    """Continues after a failure."""
+    """The command that continues after a failure."""
     command_to_force: Callable[[str], str] = lambda name: f"--force {name} --until {name}"
     """Returns the command that makes the output of one step again, by its name."""
     back_off_seconds: float = 2.0
@@ -356,7 +356,7 @@ class Run:
                 self._leases_to_release.pop().release(has_committed=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Let running steps save and leave at the first signal; end at the second, or before any step has started."""
+        """Let running steps save and stop at the first signal; end at the second, or before any step has started."""
         self._num_interrupts += 1
         self._is_stopping = True
         if self._num_interrupts == 2 and self._is_closing:

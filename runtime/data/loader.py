@@ -1,8 +1,8 @@
 """Loader: the batch of any step, as a pure function of the data position.
 
-A mixing policy that learns also depends on the losses of finished updates, up to a fixed number of steps back
-(runtime/data/mixing), so the loader reads ahead all the same. A batch goes through two modules: sampler.py draws a
-source for each row, and order.py finds and reads the row of each draw.
+Under a mixing policy that learns (runtime/data/mixing), a batch also depends on losses, but on none of the last few
+steps; so the loader can read ahead. A batch goes through two modules: sampler.py draws a source for each row, and
+order.py finds and reads the row of each draw.
 """
 
 import logging
@@ -55,7 +55,7 @@ class Loader:
 
         `caches` has the token cache of each source, finished or growing, by its name in the mixture; more are allowed.
         `identities` are the full digests of the steps that made them: with `seed`, the keys of the order. `policy`
-        makes shares of the mixture's weights, and of the losses seen so far.
+        turns the mixture's weights, and perhaps the losses so far, into shares.
         """
         _check_sources(caches, identities, mixture, sequence_length)
         self._order = DataOrder(caches, identities, seed=seed, sequence_length=sequence_length)
@@ -178,7 +178,7 @@ class Loader:
         return {self.names[identity] for identity in self._sampler.exhausted(position)}
 
     def _steps_together(self, global_batch_size: int) -> int:
-        # Alone where a later step may wait for losses or for unbuilt blocks that an earlier one does not need.
+        # One at a time where a later step may wait for losses or unbuilt blocks that an earlier one does not need.
         if self.lag_steps or not self._order.is_whole:
             return 1
         return max(1, ROWS_READ_TOGETHER // global_batch_size)

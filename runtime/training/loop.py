@@ -42,7 +42,7 @@ class Validation(Protocol):
         """Measure the state without changing it; all hosts of a gang call it at the same step."""
 
 
-class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved its state and left, as requested
+class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved its state and stopped, as requested
     """A requested stop, with everything saved; the run resumes at `step`."""
 
     def __init__(self, step: int, reason: str) -> None:
@@ -93,7 +93,7 @@ def train(run: RunState, settings: TrainSettings, parts: LoopParts, *, is_resume
 
 
 class _Loop:
-    """An attempt at a phase: its state, and what follows its steps."""
+    """An attempt at a phase: its state, and the work before and after each step."""
 
     def __init__(self, run: RunState, settings: TrainSettings, parts: LoopParts, is_resumed: bool) -> None:
         self._run, self._settings, self._parts, self._is_resumed = run, settings, parts, is_resumed
