@@ -14,7 +14,7 @@ from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.same_fields import filled_from
 from steps.ema_eval import EmaEvalConfig
 from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval
-from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape
+from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape_of
 
 Kind = Literal["train", "eval", "validation"]
 """A validation is an evaluation by the run itself, over its own mesh (steps/phase_validation.py)."""
@@ -49,7 +49,8 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
     num_parts = devices.num_devices // (model_parallel * context_parallel)
     windows = WINDOWS_PER_BATCH if is_default else asking.windows_per_batch
     num_rows = config.global_batch_size if is_train else window_batch(windows, num_parts)
-    shape = kernel_shape(config, devices, num_rows=None if is_train else num_rows, compute_dtype=asking.compute_dtype)
+    own_rows = None if is_train else num_rows
+    shape = kernel_shape_of(config, devices, num_rows=own_rows, compute_dtype=asking.compute_dtype)
     loss_kernel = None if kind == "eval" and is_default else asking.loss_kernel
     kernels = chosen_kernels(shape, attention_kernel=asking.attention_kernel, loss_kernel=loss_kernel)
     own = {

@@ -24,7 +24,7 @@ def check_resources(config: TrainPhaseConfig, resources: Resources) -> None:
         layout = _layout_of(config, resources)
         config.model.check_divides(copy_size=layout.shape.copy_size, model_axis=config.model_parallel)
         layout.shape.check_batch(config.global_batch_size, config.sequence_length, config.num_microbatches)
-        shape = kernel_shape(config, devices)
+        shape = kernel_shape_of(config, devices)
         refuse_kernels(shape, **kernels)
         if config.scatter_kernel != "xla":
             _check_scatter_kernel(config, layout, shape)
@@ -32,7 +32,7 @@ def check_resources(config: TrainPhaseConfig, resources: Resources) -> None:
         # Held-out text has batches of its own over the run's mesh (steps/held_out.py).
         num_rows = window_batch(WINDOWS_PER_BATCH, layout.shape.batch_parts)
         with _naming(resources, "Or measure held-out text in a step of its own: validate_every_steps=0."):
-            refuse_kernels(kernel_shape(config, devices, num_rows=num_rows), **kernels)
+            refuse_kernels(kernel_shape_of(config, devices, num_rows=num_rows), **kernels)
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def check_evaluation(phase: Any, config: Any, resources: Resources) -> None:
         mesh = machines_of(resources).layout(replica=config.replica_parallel).shape
         phase.model.check_divides(copy_size=mesh.copy_size, model_axis=1)
     num_rows = window_batch(config.windows_per_batch, mesh.batch_parts)
-    shape = kernel_shape(phase, devices_on(resources), num_rows=num_rows, compute_dtype=config.compute_dtype)
+    shape = kernel_shape_of(phase, devices_on(resources), num_rows=num_rows, compute_dtype=config.compute_dtype)
     with _naming(resources, "Or use another kernel: attention_kernel='chunked'."):
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
 
@@ -113,7 +113,7 @@ def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
     )
 
 
-def kernel_shape(
+def kernel_shape_of(
     phase: Any, devices: Devices, *, num_rows: int | None = None, compute_dtype: str | None = None
 ) -> KernelShape:
     """Return the kernel shape of a phase's training step, or of an evaluation of `num_rows` of a phase or import."""

@@ -14,6 +14,7 @@ from marin_dag.ledger.work_files import KEEP_MARKER
 from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
+from runtime.optim.optimizer import chosen
 from runtime.parallel.hosts import Agreement, StopNotice, host_rows
 from runtime.parallel.mesh import devices_of
 from runtime.same_fields import filled_from
@@ -31,7 +32,7 @@ from runtime.training.settings import TrainSettings
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import ProgramOptions, build_train_step
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import kernel_shape
+from steps.machine_checks import kernel_shape_of
 from steps.phase_config import REQUESTS, TrainPhaseConfig, hyperparameters, resets_level_at
 from steps.phase_data import loader_of, skip_batches, warn_about_mixture, warn_about_skip_rule
 from steps.phase_execution import announced_compile, execution, warn_of_other_execution
@@ -135,7 +136,12 @@ class _Attempt:
     def train(self, start: StartState, loader: Loader, kernels: KernelChoice) -> RunState:
         config, context, mesh = self._config, self._context, self._mesh
         is_alone = context.host.num_hosts == 1
-        options = ProgramOptions.of(config, attention_kernel=kernels.attention, loss_kernel=kernels.loss)
+        options = ProgramOptions.of(
+            config,
+            attention_kernel=kernels.attention,
+            loss_kernel=kernels.loss,
+            optimizer=chosen(config.optimizer),
+        )
         train_step = build_train_step(config.model, config.rope, mesh, options)
         parts = LoopParts(
             hyperparameters=functools.partial(hyperparameters, config),
@@ -214,7 +220,7 @@ def _begin_of_run(config: TrainPhaseConfig, digest: str) -> int:
 
 def _take_kernels(config: TrainPhaseConfig, mesh: Mesh) -> KernelChoice:
     """Return the kernels, with the blocks of the scatter kernel among the others'."""
-    shape = kernel_shape(config, devices_of(mesh))
+    shape = kernel_shape_of(config, devices_of(mesh))
     kernels = take_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     scatter = scatter_blocks(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     return kernels._replace(blocks=kernels.blocks | {"scatter": scatter})
