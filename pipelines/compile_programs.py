@@ -49,9 +49,8 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
     num_parts = devices.num_devices // (model_parallel * context_parallel)
     windows = WINDOWS_PER_BATCH if is_default else asking.windows_per_batch
     num_rows = config.global_batch_size if is_train else window_batch(windows, num_parts)
-    shape = kernel_shape_of(
-        config, devices, num_rows=None if is_train else num_rows, compute_dtype=asking.compute_dtype
-    )
+    own_rows = None if is_train else num_rows
+    shape = kernel_shape_of(config, devices, num_rows=own_rows, compute_dtype=asking.compute_dtype)
     loss_kernel = None if kind == "eval" and is_default else asking.loss_kernel
     kernels = chosen_kernels(shape, attention_kernel=asking.attention_kernel, loss_kernel=loss_kernel)
     own = {

@@ -17,7 +17,7 @@ from pipelines.heat_map_command import heat_map
 from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
-from pipelines.stalls_command import alarms_in, stalls_of
+from pipelines.stalls_command import alarms_in, event_reader, stalls_of
 from runtime.report import documents_page
 from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
@@ -134,7 +134,7 @@ class RunPage(PageContent):
         return texts_page(f"Texts of {self._session.pipeline}", texts)
 
     def _stalls(self) -> str:
-        found, notes = stalls_of(self._session.store, phases_by_digest(self._graph.steps))
+        found, notes = stalls_of(event_reader(self._session.store), phases_by_digest(self._graph.steps))
         return stalls_page(f"Data stalls of {self._session.pipeline}", found, notes)
 
 

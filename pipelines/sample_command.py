@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
-from marin_dag.errors import RefusedConfigError, UserError
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
 from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.store.store import Store
@@ -35,20 +34,19 @@ KINDS = (TrainPhaseConfig, HfExportConfig, HfImportConfig)
 def _sample(session: Session) -> int:
     from runtime.training.checkpoint_reader import CheckpointError
 
+    graph = session.graph()  # outside the block: the errors of a recipe are its own
     try:
-        return _write_texts(session)
-    except (ValidationError, RefusedConfigError):  # of the recipe, which the command line names
-        raise
+        return _write_texts(session, graph)
     except (ValueError, CheckpointError) as error:
         raise UserError(f"sample: {error}") from error
 
 
-def _write_texts(session: Session) -> int:
+def _write_texts(session: Session, graph: Graph) -> int:
     parsed = session.parsed
     prompts = _prompts(parsed)
     sampling = _sampling(parsed)
-    template = _template(session) if parsed.chat or parsed.chat_template else None
-    name, writer = _writer(session)
+    template = _template(session, graph) if parsed.chat or parsed.chat_template else None
+    name, writer = _writer(session, graph)
     writer = dataclasses.replace(writer, template=template)
     shown = -1
 
@@ -88,12 +86,12 @@ def _read(option: str, file: str) -> str:
         raise UserError(f"{option} {file}: cannot be read ({error}); name a UTF-8 text file.") from error
 
 
-def _template(session: Session) -> "ChatTemplate":
+def _template(session: Session, graph: Graph) -> "ChatTemplate":
     """Return the chat template of the file that the user named, or of the imported weights that training began with."""
     from runtime.interop.chat_template import CONFIG, FILE, ChatTemplateError, chat_template
 
     file = session.parsed.chat_template
-    step = session.graph().step(session.step.partition("@")[0])
+    step = graph.step(session.step.partition("@")[0])
     files = {}
     if file:
         files = {CONFIG if file.endswith(".json") else FILE: _read("--chat-template", file)}
@@ -138,12 +136,12 @@ def _sampling(parsed: argparse.Namespace) -> Any:
     return Sampling(parsed.temperature, top_p=1.0 if parsed.top_p is None else parsed.top_p, seed=parsed.seed or 0)
 
 
-def _writer(session: Session) -> "tuple[str, Writer]":
+def _writer(session: Session, graph: Graph) -> "tuple[str, Writer]":
     """Return a description of the model that the user named, and its writer."""
     from runtime.parallel.jax_settings import settle_jax
     from runtime.training.run_state import CHECKPOINT
 
-    graph, (name, at, number) = session.graph(), session.step.partition("@")
+    name, at, number = session.step.partition("@")
     step = graph.step(name)
     is_phase = isinstance(step.config, TrainPhaseConfig)
     if not isinstance(step.config, KINDS) or (at and not (is_phase and number.isdecimal())):

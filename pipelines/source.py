@@ -139,14 +139,15 @@ def clean_documents(sources: Iterable[Source], items: Step[EvaluationItemsResult
     return {source.identity: found[source.identity] for source in sources}
 
 
-def by_name(sources: Iterable[Source]) -> dict[str, Source]:
-    """Return the sources by name; raise ValueError if two have one name."""
+def by_name(sources: Iterable[Source], *, folder: str = "") -> dict[str, Source]:
+    """Return the sources by name; raise ValueError if two, which may be files of `folder`, have one name."""
     found: dict[str, Source] = {}
     for source in sources:
         if (other := found.setdefault(source.name, source)) is not source:
             files = ", ".join(sorted(each.origin or each.name for each in (other, source)))
+            where = f"{folder}: " if folder else ""
             raise ValueError(
-                f"two sources have the name {source.name}: {files}. Rename one of them; a name has ASCII letters and "
-                "digits, and hyphens for all else."
+                f"{where}two sources have the name {source.name}: {files}. Rename one of them; a name has ASCII "
+                "letters and digits, and hyphens for all else."
             )
     return found

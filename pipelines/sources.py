@@ -133,7 +133,7 @@ def corpus_sources(folder: str) -> dict[str, Source]:
                 f"{folder}: {other.origin} and {source.origin} have the same content, which would be read twice as "
                 "often as the mixture says. Take one of them out of the folder."
             )
-    return by_name(sources)
+    return by_name(sources, folder=folder)
 
 
 def _label(folder: str, file: str, stem: str) -> str:

@@ -5,7 +5,8 @@ share. Links from each attempt find the page, also under another prefix, and not
 """
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
@@ -26,11 +27,14 @@ from runtime.tracking.stalls import (
 )
 from steps.report_config import ReportConfig
 
+ReadEvents = Callable[[str], list[list[dict[str, Any]]]]
+"""Returns the events of each attempt at a digest."""
+
 
 def _stalls(session: Session) -> int:
     path = session.parsed.page
     check_writable("--page", path)
-    found, notes = stalls_of(session.store, wanted_phases(session, session.graph()))
+    found, notes = stalls_of(event_reader(session.store), wanted_phases(session, session.graph()))
     if not found:
         print(f"no phase has trained under {session.store.prefix} as the recipe is now, so there are no stalls to show")
         return NOTHING_WOULD_RUN if path is None else FAILED
@@ -42,12 +46,16 @@ def _stalls(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-def stalls_of(store: Store, phases: Mapping[str, Sequence[str]]) -> tuple[list[DataStalls], list[str]]:
+def event_reader(store: Store) -> ReadEvents:
+    """Return a function that reads the event logs of a digest once."""
+    return functools.cache(lambda digest: list(attempt_events(store, digest)))
+
+
+def stalls_of(read: ReadEvents, phases: Mapping[str, Sequence[str]]) -> tuple[list[DataStalls], list[str]]:
     """Return the stalls of each digest that has an attempt, and notes: alarms, and phases that share their figures."""
-    events = {digest: list(attempt_events(store, digest)) for digest in phases}
-    every = {digest: sum_stalls(names[0], events[digest]) for digest, names in phases.items()}
+    every = {digest: sum_stalls(names[0], read(digest)) for digest, names in phases.items()}
     found = {digest: stalls for digest, stalls in every.items() if stalls.num_attempts}
-    alarms = [line for digest in found for line in alarm_lines(phases[digest][0], events[digest])]
+    alarms = [line for digest in found for line in alarm_lines(phases[digest][0], read(digest))]
     return list(found.values()), [*alarms, *shared_notes(phases[digest] for digest in found)]
 
 
@@ -107,10 +115,10 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
 
     An existing page stays, unless this run trained one of its phases.
     """
-    trained = {planned.step.digest for planned in plan.will_run}
+    read, trained = event_reader(session.store), {planned.step.digest for planned in plan.will_run}
     for digest, sharing in phases_by_digest(plan.graph.steps).items():
         if digest in trained:
-            yield from alarm_lines(sharing[0], attempt_events(session.store, digest))
+            yield from alarm_lines(sharing[0], read(digest))
     by_phase: dict[str, DataStalls] = {}
     pages = []
     for planned in plan.steps:
@@ -122,7 +130,7 @@ def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
         is_new = planned.is_selected and not session.store.exists(path)
         if not is_new and not trained & phases.keys():
             continue
-        found, notes = stalls_of(session.store, phases)
+        found, notes = stalls_of(read, phases)
         if found:
             from runtime.report.pages import stalls_page  # too heavy for a plan, which imports this module
 

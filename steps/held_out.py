@@ -87,12 +87,8 @@ def open_held_out(
     open_windows = functools.partial(
         HeldOut.open, eval_step=eval_step, sequence_length=length, windows_per_batch=num_windows, rows=rows
     )
-    texts = open_windows(
-        {
-            name: text_source(path, sequence_length=length, max_tokens=max_tokens_per_domain)
-            for name, path in paths.items()
-        }
-    )
+    open_text = functools.partial(text_source, sequence_length=length, max_tokens=max_tokens_per_domain)
+    texts = open_windows({domain: open_text(path) for domain, path in paths.items()})
     of_answers = {task: answer_source(path, sequence_length=length) for task, path in (answers or {}).items()}
     predictor = None
     if sampled_windows_per_domain:

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from marin_dag.graph.inputs import Input
 from marin_dag.ledger.damage import DamagedInputError
+from runtime.optim.optimizer import chosen
 from runtime.parallel.hosts import of_first_host
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
@@ -115,7 +116,7 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> Start
     """
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
-        state = initial_state(config.model, config.seed, mesh, optimizer=config.optimizer, **_extras(config))
+        state = initial_state(config.model, config.seed, mesh, optimizer=chosen(config.optimizer), **_extras(config))
         return StartState(run_state.from_scratch(state), None)
     like = _state_like(config, mesh)
     try:
@@ -144,7 +145,7 @@ def _resumed(config: TrainPhaseConfig, mesh: Mesh, folder: str) -> RunState:
 
 
 def _state_like(config: TrainPhaseConfig, mesh: Mesh) -> run_state.StateLike:
-    return functools.partial(placed_shapes, config.model, mesh, optimizer=config.optimizer)
+    return functools.partial(placed_shapes, config.model, mesh, optimizer=chosen(config.optimizer))
 
 
 def _extras(config: TrainPhaseConfig) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from marin_dag.ledger.work_files import KEEP_MARKER
 from marin_dag.run.interrupts import DriverHandler
 from marin_dag.values.fields import identity_fields
 from runtime.data.loader import Loader
+from runtime.optim.optimizer import chosen
 from runtime.parallel.hosts import Agreement, StopNotice, host_rows
 from runtime.parallel.mesh import devices_of
 from runtime.same_fields import filled_from
@@ -135,7 +136,12 @@ class _Attempt:
     def train(self, start: StartState, loader: Loader, kernels: KernelChoice) -> RunState:
         config, context, mesh = self._config, self._context, self._mesh
         is_alone = context.host.num_hosts == 1
-        options = ProgramOptions.of(config, attention_kernel=kernels.attention, loss_kernel=kernels.loss)
+        options = ProgramOptions.of(
+            config,
+            attention_kernel=kernels.attention,
+            loss_kernel=kernels.loss,
+            optimizer=chosen(config.optimizer),
+        )
         train_step = build_train_step(config.model, config.rope, mesh, options)
         parts = LoopParts(
             hyperparameters=functools.partial(hyperparameters, config),

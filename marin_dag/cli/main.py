@@ -23,11 +23,11 @@ from marin_dag.store.redact import RedactingStream
 COMMANDS = {
     command.name: command
     for command in (
-        *(fork.fork, run.plan, outputs.why, outputs.diff, outputs.show, outputs.log, drift.accept, drift.bump),
-        *(outputs.ls, fork.drop, detached.attach, detached.stop, tell.tell, page.page),
-        *(care.verify, copy.copy, care.adopt, care.pin, gc.gc),
+        fork.fork, run.plan, outputs.why, outputs.diff, outputs.show, outputs.log, drift.accept, drift.bump,
+        outputs.ls, fork.drop, detached.attach, detached.stop, tell.tell, page.page,
+        care.verify, copy.copy, care.adopt, care.pin, gc.gc,
     )
-}
+}  # fmt: skip
 BROKEN_PIPE = 141
 """The exit code of a program that SIGPIPE ends: the reader left, so 0 ("nothing would run") could be wrong."""
 

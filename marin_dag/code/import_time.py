@@ -15,15 +15,13 @@ from marin_dag.code.syntax import Module, Target, annotations_of, bindings, chil
 Called = tuple[Target, tuple[str, ...]]
 """A dotted name: the target of its first part, and the attributes after that part."""
 _PLAIN_NODES = (
-    *(ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp),
-    *(ast.GeneratorExp, ast.Compare),
-)
-_OPERATIONS = frozenset(
-    {
-        *(ast.Assert, ast.BinOp, ast.BoolOp, ast.Compare, ast.For, ast.FormattedValue, ast.If, ast.IfExp, ast.Match),
-        *(ast.Starred, ast.Subscript, ast.UnaryOp, ast.While, ast.comprehension, ast.withitem, ast.Call),
-    }
-)
+    ast.Compare, ast.Constant, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.JoinedStr, ast.List, ast.ListComp, ast.Set,
+    ast.SetComp, ast.Tuple,
+)  # fmt: skip
+_OPERATIONS = frozenset({
+    ast.Assert, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.comprehension, ast.For, ast.FormattedValue, ast.If,
+    ast.IfExp, ast.Match, ast.Starred, ast.Subscript, ast.UnaryOp, ast.While, ast.withitem,
+})  # fmt: skip
 """Nodes whose operands may run a method."""
 INSTANCE, ITEM, BASE = "()", "[]", "class"
 """Ends of a dotted name that mean an instance of the class of that name, its item, and a class below it."""

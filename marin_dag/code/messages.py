@@ -11,38 +11,33 @@ from typing import NamedTuple
 from marin_dag.code.syntax import Target, dotted, nodes_of
 
 LOG_METHODS = frozenset({"critical", "debug", "error", "exception", "info", "warning"})
-_OUTPUT_READERS = frozenset(
-    {
-        *("2>&1", "__code__", "capture_output", "check_output", "co_code", "co_consts", "dup2", "forkpty", "getoutput"),
-        *("getstatusoutput", "marshal", "openpty", "pty", "redirect_stderr", "stderr", "STDOUT"),
-    }
-)
+_OUTPUT_READERS = frozenset({
+    "2>&1", "__code__", "capture_output", "check_output", "co_code", "co_consts", "dup2", "forkpty", "getoutput",
+    "getstatusoutput", "marshal", "openpty", "pty", "redirect_stderr", "stderr", "STDOUT",
+})  # fmt: skip
 """Names of what reads the output of a program, or the constants of code."""
 _LOG_READERS = _OUTPUT_READERS | {
-    *("Filter", "Handler", "LogRecord", "LoggerAdapter", "addFilter", "addHandler", "assertLogs", "basicConfig"),
-    *("captureWarnings", "dictConfig", "fileConfig", "getLoggerClass", "handlers", "lastResort", "loggerClass"),
-    *("setLogRecordFactory", "setLoggerClass"),
-}
+    "addFilter", "addHandler", "assertLogs", "basicConfig", "captureWarnings", "dictConfig", "fileConfig", "Filter",
+    "getLoggerClass", "Handler", "handlers", "lastResort", "LoggerAdapter", "loggerClass", "LogRecord",
+    "setLoggerClass", "setLogRecordFactory",
+}  # fmt: skip
 """Names of what reads log records, or the output to which they go."""
 _EXCEPTION_READERS = _OUTPUT_READERS | {
-    *("TracebackException", "__aexit__", "__cause__", "__context__", "__exit__", "add_done_callback"),
-    *("error_callback", "exc_info", "excepthook", "exception", "format_exc", "format_exception"),
-    *("format_exception_only", "giveup", "last_exc", "last_value", "on_exception", "onerror", "onexc", "print_exc"),
-    *("print_exception", "push", "retry_error_callback", "retry_if_exception", "retry_if_exception_message"),
-    *("return_exceptions", "set_exception_handler", "throw", "unittest", "unraisablehook", "walk_tb"),
-}
+    "__aexit__", "__cause__", "__context__", "__exit__", "add_done_callback", "error_callback", "exc_info",
+    "excepthook", "exception", "format_exc", "format_exception", "format_exception_only", "giveup", "last_exc",
+    "last_value", "on_exception", "onerror", "onexc", "print_exc", "print_exception", "push", "retry_error_callback",
+    "retry_if_exception", "retry_if_exception_message", "return_exceptions", "set_exception_handler", "throw",
+    "TracebackException", "unittest", "unraisablehook", "walk_tb",
+}  # fmt: skip
 """Names of what reads exceptions other than by `except ... as`."""
-_FRAME_READERS = frozenset(
-    {
-        *("Bytecode", "NameError", "StackSummary", "TracebackException", "UnboundLocalError", "__closure__"),
-        *("__code__", "capture_locals", "cr_frame"),
-        *("currentframe", "dis", "eval", "exec", "f_back", "f_locals", "getargvalues", "getclosurevars"),
-        *("getinnerframes", "getouterframes", "getsource", "getsourcelines", "gi_frame", "_getframe", "locals"),
-        *("_current_frames", "ag_frame", "getasyncgenlocals", "getcoroutinelocals", "getgeneratorlocals"),
-        *("setprofile", "settrace", "show_locals", "tb_frame", "walk_stack", "walk_tb"),
-        *("dir()", "inspect.stack", "inspect.trace", "query()", "sql()", "vars()"),
-    }
-)
+_FRAME_READERS = frozenset({
+    "__closure__", "__code__", "_current_frames", "_getframe", "ag_frame", "Bytecode", "capture_locals", "cr_frame",
+    "currentframe", "dir()", "dis", "eval", "exec", "f_back", "f_locals", "getargvalues", "getasyncgenlocals",
+    "getclosurevars", "getcoroutinelocals", "getgeneratorlocals", "getinnerframes", "getouterframes", "getsource",
+    "getsourcelines", "gi_frame", "inspect.stack", "inspect.trace", "locals", "NameError", "query()", "setprofile",
+    "settrace", "show_locals", "sql()", "StackSummary", "tb_frame", "TracebackException", "UnboundLocalError", "vars()",
+    "walk_stack", "walk_tb",
+})  # fmt: skip
 """Names of functions that read the names of variables, such as `query` and `sql` of data frames."""
 _VALUES = frozenset({Target("builtins", "StopAsyncIteration"), Target("builtins", "StopIteration")})
 """Exceptions whose argument is the value of an expression."""

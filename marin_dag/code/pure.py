@@ -6,78 +6,58 @@ import re
 import tomllib
 from pathlib import Path
 
-_PURE_BUILTINS = frozenset(
-    {
-        *("abs", "all", "any", "ascii", "bin", "bool", "bytearray", "bytes", "callable", "chr"),
-        *("classmethod", "complex", "dict", "divmod", "enumerate", "filter", "float", "format"),
-        *("frozenset", "getattr", "hasattr", "hash", "hex", "int", "isinstance", "issubclass", "len"),
-        *("list", "map", "max", "min", "object", "oct", "ord", "pow", "property", "range", "repr"),
-        *("reversed", "round", "set", "slice", "sorted", "staticmethod", "str", "sum", "super", "tuple"),
-        *("type", "zip"),
-    }
-)
+_PURE_BUILTINS = frozenset({
+    "abs", "all", "any", "ascii", "bin", "bool", "bytearray", "bytes", "callable", "chr", "classmethod", "complex",
+    "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "getattr", "hasattr", "hash", "hex", "int",
+    "isinstance", "issubclass", "len", "list", "map", "max", "min", "object", "oct", "ord", "pow", "property", "range",
+    "repr", "reversed", "round", "set", "slice", "sorted", "staticmethod", "str", "sum", "super", "tuple", "type",
+    "zip",
+})  # fmt: skip
 _EXCEPTIONS = frozenset(
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 )
-PLAIN_BUILTINS = frozenset(
-    {
-        *("bool", "bytearray", "bytes", "chr", "complex", "dict", "enumerate", "float", "frozenset", "int", "len"),
-        *("list", "range", "repr", "set", "sorted", "str", "tuple"),
-    }
-)
+PLAIN_BUILTINS = frozenset({
+    "bool", "bytearray", "bytes", "chr", "complex", "dict", "enumerate", "float", "frozenset", "int", "len", "list",
+    "range", "repr", "set", "sorted", "str", "tuple",
+})  # fmt: skip
 """Builtins whose results have no methods of a project."""
 CALLERS = frozenset({"filter", "map", "max", "min", "reduce", "sorted"})
 """Functions that call a function that they get."""
 FILLED = ("enumerate", "filter", "iter", "map", "reversed", "zip", "collections.defaultdict", "itertools.")
 """Beginnings of names whose results a reader changes."""
-_PURE_PACKAGES = frozenset(
-    {
-        *("abc", "ast", "base64", "collections", "concurrent", "contextlib", "copy", "dataclasses"),
-        *("datetime", "decimal", "enum", "fractions", "functools", "hashlib", "html", "inspect"),
-        *("itertools", "json", "logging", "marin_dag", "math", "numbers"),
-        *("operator", "pathlib", "pydantic", "pydantic_core", "re", "regex"),
-        *("statistics", "string", "struct", "textwrap", "threading", "time", "types", "typing"),
-        *("typing_extensions", "unicodedata", "urllib", "weakref", "zlib"),
-    }
-)
+_PURE_PACKAGES = frozenset({
+    "abc", "ast", "base64", "collections", "concurrent", "contextlib", "copy", "dataclasses", "datetime", "decimal",
+    "enum", "fractions", "functools", "hashlib", "html", "inspect", "itertools", "json", "logging", "marin_dag", "math",
+    "numbers", "operator", "pathlib", "pydantic", "pydantic_core", "re", "regex", "statistics", "string", "struct",
+    "textwrap", "threading", "time", "types", "typing", "typing_extensions", "unicodedata", "urllib", "weakref", "zlib",
+})  # fmt: skip
 _PROJECT_FILE = Path(__file__).resolve().parents[2] / "pyproject.toml"
-_ACTING = frozenset(
-    {
-        *("add", "addHandler", "addLevelName", "atexit", "basicConfig", "captureWarnings", "config"),
-        *("copyto", "delitem", "disable", "dump", "environ", "exec", "fill_diagonal", "load", "now", "pack_into"),
-        *("place", "put", "putmask", "random", "read", "register", "run", "save", "seed", "set", "setLoggerClass"),
-        *("iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift"),
-        *("isub", "itruediv", "ixor", "setitem"),
-        *("singledispatch_register", "sleep", "start", "today", "update", "update_wrapper", "urlopen", "utcnow"),
-        *("write"),
-    }
-)
+_ACTING = frozenset({
+    "add", "addHandler", "addLevelName", "atexit", "basicConfig", "captureWarnings", "config", "copyto", "delitem",
+    "disable", "dump", "environ", "exec", "fill_diagonal", "iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul",
+    "imod", "imul", "ior", "ipow", "irshift", "isub", "itruediv", "ixor", "load", "now", "pack_into", "place", "put",
+    "putmask", "random", "read", "register", "run", "save", "seed", "set", "setitem", "setLoggerClass",
+    "singledispatch_register", "sleep", "start", "today", "update", "update_wrapper", "urlopen", "utcnow", "write",
+})  # fmt: skip
 """Names in a dotted name of those packages that do act, or whose results differ from call to call."""
 _ACTING_PREFIXES = ("register_", "set_", "setattr", "add_", "save_", "load_", "manual_seed", "rand")
-_KEEPERS = frozenset(
-    {
-        *("Field", "Partial", "ThreadPoolExecutor", "asynccontextmanager", "cached_property", "cast"),
-        *("checkpoint", "contextmanager", "custom_jvp", "custom_vjp", "dataclass", "field"),
-        *("filter_custom_vjp", "filter_jit", "final", "jit", "override", "partial", "runtime_checkable"),
-        *("singledispatch", "total_ordering", "wraps"),
-    }
-)
+_KEEPERS = frozenset({
+    "asynccontextmanager", "cached_property", "cast", "checkpoint", "contextmanager", "custom_jvp", "custom_vjp",
+    "dataclass", "Field", "field", "filter_custom_vjp", "filter_jit", "final", "jit", "override", "Partial", "partial",
+    "runtime_checkable", "singledispatch", "ThreadPoolExecutor", "total_ordering", "wraps",
+})  # fmt: skip
 """Functions of packages that keep the functions they get, and do not call them."""
-_CHANGING = frozenset(
-    {
-        *("add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update"),
-        *("mkdir", "open", "pop", "popitem", "remove", "rename", "reverse", "rmdir", "setdefault", "sort"),
-        *("symmetric_difference_update", "touch", "unlink", "update"),
-    }
-)
+_CHANGING = frozenset({
+    "add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update", "mkdir",
+    "open", "pop", "popitem", "remove", "rename", "reverse", "rmdir", "setdefault", "sort",
+    "symmetric_difference_update", "touch", "unlink", "update",
+})  # fmt: skip
 _READING_KINDS = (str, bytes, tuple, frozenset, int, float, complex, range, list, dict, set, re.Pattern, re.Match)
-_READING_ARRAYS = frozenset(
-    {
-        *("all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "item", "max", "mean", "min", "prod"),
-        *("ravel", "reshape", "round", "std", "sum", "tobytes", "tolist", "transpose", "view"),
-        *("joinpath", "relative_to", "resolve", "with_name", "with_suffix", "most_common", "elements", "isoformat"),
-    }
-)
+_READING_ARRAYS = frozenset({
+    "all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "elements", "isoformat", "item", "joinpath",
+    "max", "mean", "min", "most_common", "prod", "ravel", "relative_to", "reshape", "resolve", "round", "std", "sum",
+    "tobytes", "tolist", "transpose", "view", "with_name", "with_suffix",
+})  # fmt: skip
 STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
 """Packages whose values and results depend on earlier settings."""
 READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - _CHANGING | _READING_ARRAYS

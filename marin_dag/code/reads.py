@@ -7,30 +7,24 @@ from typing import NamedTuple
 
 from marin_dag.code.syntax import nodes_of
 
-_DOCUMENTATION = frozenset(
-    {
-        *("__doc__", "getdoc", "help", "json_schema", "model_json_schema", "models_json_schema", "schema_json"),
-        *("render_doc", "GenerateJsonSchema", "cleandoc", "doctest", "shortDescription"),
-        *("__code__", "co_code", "co_consts", "marshal"),
-    }
-)
+_DOCUMENTATION = frozenset({
+    "__code__", "__doc__", "cleandoc", "co_code", "co_consts", "doctest", "GenerateJsonSchema", "getdoc", "help",
+    "json_schema", "marshal", "model_json_schema", "models_json_schema", "render_doc", "schema_json",
+    "shortDescription",
+})  # fmt: skip
 """Names by which a docstring is read, or becomes part of a schema."""
-_FILES = frozenset(
-    {
-        *("__file__", "__loader__", "__path__", "__spec__", "co_filename", "find_spec", "get_data", "get_importer"),
-        *("extract_stack", "extract_tb", "f_code", "getabsfile", "getfile", "getmodule", "getsourcefile"),
-        *("run_path", "spec_from_file_location"),
-    }
-)
+_FILES = frozenset({
+    "__file__", "__loader__", "__path__", "__spec__", "co_filename", "extract_stack", "extract_tb", "f_code",
+    "find_spec", "get_data", "get_importer", "getabsfile", "getfile", "getmodule", "getsourcefile", "run_path",
+    "spec_from_file_location",
+})  # fmt: skip
 """Names by which a file beside the code is found."""
-_RUNNERS = frozenset(
-    {
-        *("runpy", "run_module", "run_path", "subprocess", "Popen", "check_call", "check_output", "execv", "execvp"),
-        *("spawnv", "system", "import_module", "__import__", "resolve_name", "find_spec", "create_subprocess_exec"),
-        *("ImportString", "create_subprocess_shell", "getoutput", "getstatusoutput", "popen", "posix_spawn"),
-        *("spec_from_file_location", "timeit"),
-    }
-)
+_RUNNERS = frozenset({
+    "__import__", "check_call", "check_output", "create_subprocess_exec", "create_subprocess_shell", "execv", "execvp",
+    "find_spec", "getoutput", "getstatusoutput", "import_module", "ImportString", "Popen", "popen", "posix_spawn",
+    "resolve_name", "run_module", "run_path", "runpy", "spawnv", "spec_from_file_location", "subprocess", "system",
+    "timeit",
+})  # fmt: skip
 """Names by which a module or file is run that a text names."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_][\w.]*)?")
 _FROM = re.compile(r"\bfrom\s+([\w.]+)\s+import\s+")

@@ -33,22 +33,16 @@ NAMESPACES = ("__dict__", "__annotations__")
 """Attributes of a module that hold names in the order of its statements."""
 _READERS_OF_MODULES = frozenset({"getattr", "inspect.get_annotations", "typing.get_type_hints", "vars"})
 """Functions that return such an attribute."""
-_MAKERS_OF_TYPES = frozenset(
-    {
-        *("pydantic.TypeAdapter", "pydantic.create_model", "dataclasses.make_dataclass", "typing.ForwardRef"),
-        *("typing.NamedTuple", "typing.TypedDict"),
-    }
-)
+_MAKERS_OF_TYPES = frozenset({
+    "dataclasses.make_dataclass", "pydantic.create_model", "pydantic.TypeAdapter", "typing.ForwardRef",
+    "typing.NamedTuple", "typing.TypedDict",
+})  # fmt: skip
 """Functions that evaluate the types that texts among their arguments spell."""
 
-
-_FOLLOWED = frozenset(
-    {
-        *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
-        *(ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp),
-        *(ast.AnnAssign, ast.Attribute, ast.Name, ast.Call, ast.Subscript),
-    }
-)
+_FOLLOWED = frozenset({
+    ast.AnnAssign, ast.AsyncFunctionDef, ast.Attribute, ast.Call, ast.ClassDef, ast.DictComp, ast.FunctionDef,
+    ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.Name, ast.SetComp, ast.Subscript,
+})  # fmt: skip
 """Kinds of nodes that mean more than their children."""
 
 

@@ -25,7 +25,7 @@ from marin_dag.ledger.provenance import now
 from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.ledger.work_files import write_work_code
-from marin_dag.run.attempt_log import AttemptLog, child_output_in_place, step_logger
+from marin_dag.run.attempt_log import AttemptLog, child_output_in_place, remember_secrets, step_logger
 from marin_dag.run.input_files import InputFiles, inputs_in
 from marin_dag.run.request_polling import AttemptRequests
 from marin_dag.run.result_document import result_document
@@ -33,7 +33,7 @@ from marin_dag.run.shards import ShardMap
 from marin_dag.run.task import Channel, FanOut, Outcome, Task
 from marin_dag.run.usage import UNCOVERED_FIX, UncoveredError, Usage, uncovered_text
 from marin_dag.store.prefix import open_store
-from marin_dag.store.redact import remember_secrets, without_known_secrets
+from marin_dag.store.redact import without_known_secrets
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
@@ -110,8 +110,16 @@ class AttemptContext:
         self._mapped.add(name)
         folder = f"{self._work}/shards/{name}"
         shards = ShardMap(
-            *(self._store, folder, self.lease_epoch, self._output, name, function, list(items), self.log),
-            *(self.input_files.outputs, self.usage),
+            store=self._store,
+            records_folder=folder,
+            lease_epoch=self.lease_epoch,
+            output_path=self._output,
+            name=name,
+            function=function,
+            items=list(items),
+            log=self.log,
+            inputs=self.input_files.outputs,
+            usage=self.usage,
         )
         on_counted = on_counted or (lambda done, total: self.progress(done, total, name))
         results, files = shards.run(self._fan_out, in_flight, self.stop_requested, on_counted, on_finished)

@@ -16,8 +16,9 @@ from typing import IO
 
 from marin_dag.run.error_filter import redact_standard_error
 from marin_dag.store.local import LocalStore
-from marin_dag.store.redact import LinesWithoutSecrets, redact
+from marin_dag.store.redact import LinesWithoutSecrets, redact, remember_field
 from marin_dag.store.store import LIMITS, Store, StoreError
+from marin_dag.values.walk import children
 
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -33,6 +34,15 @@ def step_logger(name: str) -> logging.Logger:
     if steps.level != logging.INFO:
         steps.setLevel(logging.INFO)
     return steps.getChild(name)
+
+
+def remember_secrets(config: object) -> None:
+    """Let this process hide the values of fields of `config` with names of secrets, wherever they appear later."""
+    pending = [config]
+    for value in pending:
+        for name, item in children(value):
+            remember_field(name, item)
+            pending.append(item)
 
 
 class AttemptLog(io.TextIOBase):

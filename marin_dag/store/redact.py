@@ -6,7 +6,6 @@ different. From a URL it removes user, password and signature without a trace: t
 which, so two signed URLs of one object are one identity.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -62,11 +61,9 @@ SHORTEST_SIGNATURE = 12
 SIGNATURES = frozenset({"x-goog-signature", "x-amz-signature", "signature", "sig"})
 # Parameters of signed URLs of Google, Amazon, CloudFront and Azure.
 PARTS_OF_A_SIGNATURE = SIGNATURES | {
-    *("expires", "googleaccessid", "awsaccesskeyid", "key-pair-id", "policy"),
-    *("se", "st", "sp", "sv", "sr", "ss", "srt", "spr", "sip", "sdd", "skoid", "sktid", "skt", "ske", "sks", "skv"),
-}
-
-CONTAINERS = (dict, list, tuple, set, frozenset)
+    "expires", "googleaccessid", "awsaccesskeyid", "key-pair-id", "policy",
+    "se", "st", "sp", "sv", "sr", "ss", "srt", "spr", "sip", "sdd", "skoid", "sktid", "skt", "ske", "sks", "skv",
+}  # fmt: skip
 
 
 class SecretError(UserError):
@@ -105,22 +102,10 @@ def redact_field(name: str, text: str) -> str:
     return HIDDEN + _fingerprint(text)
 
 
-def remember_secrets(config: object) -> None:
-    """Let this process hide the values of fields of `config` with names of secrets, wherever they appear later."""
-    if isinstance(config, (list, tuple, set, frozenset)):
-        for item in config:
-            remember_secrets(item)
-        return
-    fields = config if isinstance(config, dict) else getattr(config, "__dict__", {})
-    for name, value in fields.items():
-        if isinstance(value, str) and isinstance(name, str) and SECRET_FIELD.search(name):
-            _remember(value)
-        elif (
-            isinstance(value, CONTAINERS)
-            or dataclasses.is_dataclass(type(value))
-            or hasattr(type(value), "model_fields")
-        ):
-            remember_secrets(value)
+def remember_field(name: object, value: object) -> None:
+    """Let this process hide the text of a field with the name of a secret, wherever the text appears later."""
+    if isinstance(name, str) and isinstance(value, str) and SECRET_FIELD.search(name):
+        _remember(value)
 
 
 def redact_document(document: Any) -> Any:

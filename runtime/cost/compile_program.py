@@ -23,6 +23,7 @@ from runtime.cost.described_devices import as_default, described_devices
 from runtime.cost.products import Products
 from runtime.cost.program import Program
 from runtime.cost.request import REQUEST, Compiled, CompileRequest, to_json
+from runtime.optim.optimizer import chosen
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
@@ -46,7 +47,7 @@ def arguments_of(request: CompileRequest, mesh: Mesh) -> tuple[Any, ...]:
     tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=NamedSharding(mesh, TOKEN_AXES))
     frequencies = jax.ShapeDtypeStruct((request.model.head_dim // 2,), np.float32, sharding=everywhere)
     averages = tuple(f"average{index}" for index in range(request.num_averages))
-    state = placed_shapes(request.model, mesh, averages, request.skip_window_steps, request.optimizer)
+    state = placed_shapes(request.model, mesh, averages, request.skip_window_steps, chosen(request.optimizer))
     if request.step == "eval":
         return state.params, tokens, tokens, frequencies
     numbers = jax.ShapeDtypeStruct((len(NUMBERS) + request.num_averages,), np.float32, sharding=everywhere)
@@ -79,7 +80,8 @@ def compiled_program(request: CompileRequest, mesh: Mesh, *, text_folder: str | 
             compute_dtype=request.compute_dtype,
         )
     else:
-        program = train_program(request.model, mesh, ProgramOptions.of(request), donate=True)
+        options = ProgramOptions.of(request, optimizer=chosen(request.optimizer))
+        program = train_program(request.model, mesh, options, donate=True)
     return _compiled(program, arguments_of(request, mesh), mesh, text_folder)
 
 

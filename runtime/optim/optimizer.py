@@ -42,9 +42,11 @@ class Optimizer(Protocol):
     ) -> "optax.GradientTransformationExtraArgs":
         """Return the transformation for the parameters of `model`, on a mesh with these axes.
 
-        Its update takes `params`, `grad_norm` (over all devices, before clipping) and the `NUMBERS`. It works
-        element by element or writes its collectives out, for it runs on shards inside `jax.shard_map`. Its first state
-        is zero in every leaf. A leaf whose path ends in a parameter's name lies where that parameter does.
+        Its `update(gradients, state, params, *, grad_norm, **numbers)` gets all `NUMBERS`, and ignores those that the
+        algorithm does not use. `grad_norm` is that over all devices, and the update itself clips to `max_norm`, decays
+        the tensors that the model's table marks, and scales by the learning rate. The update works element by element,
+        or writes out its collectives, because it runs on shards inside `jax.shard_map`. The first state is zero in
+        every leaf. A leaf whose path ends in a parameter's name lies where that parameter does.
         """
         ...
 

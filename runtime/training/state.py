@@ -16,7 +16,7 @@ from jaxtyping import Array, Float32, Key, UInt32
 from runtime.model.config import ModelConfig
 from runtime.model.model import Params, leaves_by_name
 from runtime.model.placement import check_placement, is_spec, parameter_specs, shardings
-from runtime.optim.optimizer import Optimizer, chosen
+from runtime.optim.optimizer import ADAMW, Optimizer
 from runtime.optim.skipping import SkipHistory, empty_history
 
 # Purposes of `jax.random.fold_in(root, purpose)`: each use of randomness has its own number.
@@ -65,7 +65,7 @@ def initial_state(
     *,
     averages: Collection[str] = (),
     skip_window_steps: int = 0,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer = ADAMW,
 ) -> TrainState:
     """Return the state before the first step, equal on every mesh; `averages` are names."""
     check_placement(config, mesh)
@@ -78,7 +78,7 @@ def abstract_state(
     *,
     averages: Collection[str] = (),
     skip_window_steps: int = 0,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer = ADAMW,
 ) -> TrainState:
     """Return the state's tree with shapes and dtypes only; nothing is made."""
     make = functools.partial(_first_state, config, optimizer, averages=averages, skip_window_steps=skip_window_steps)
@@ -90,7 +90,7 @@ def placed_shapes(
     mesh: Mesh,
     averages: Collection[str],
     skip_window_steps: int,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer = ADAMW,
 ) -> TrainState:
     """Return the state's tree with shapes and shardings on this mesh, to load a checkpoint."""
     check_placement(config, mesh)
@@ -104,7 +104,7 @@ def placed_shapes(
 
 @functools.cache
 def _initialization(
-    config: ModelConfig, mesh: Mesh, averages: tuple[str, ...], skip_window_steps: int, optimizer: Optimizer | None
+    config: ModelConfig, mesh: Mesh, averages: tuple[str, ...], skip_window_steps: int, optimizer: Optimizer
 ) -> Callable:
     """Return the program that makes the first state; the seed is its argument, so that another one compiles nothing."""
     make = functools.partial(_first_state, config, optimizer, averages=averages, skip_window_steps=skip_window_steps)
@@ -118,7 +118,7 @@ def _root(seed: int) -> Key[Array, ""]:
 
 def _first_state(
     config: ModelConfig,
-    optimizer: Optimizer | None,
+    optimizer: Optimizer,
     key: UInt32[Array, "2"],
     *,
     averages: Collection[str],
@@ -129,7 +129,7 @@ def _first_state(
     params = model.init(jax.random.fold_in(root, INITIALIZATION))
     return TrainState(
         params=params,
-        optimizer=chosen(optimizer).build(model).init(params),
+        optimizer=optimizer.build(model).init(params),
         averages={name: jax.tree.map(jnp.copy, params) for name in averages},
         key=key,
         history=empty_history(skip_window_steps) if skip_window_steps else None,

@@ -23,8 +23,8 @@ from runtime.model.computation import Computation, matmul_precision
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params, materialized
 from runtime.model.placement import check_placement
+from runtime.optim.optimizer import ADAMW, Optimizer
 from runtime.optim.optimizer import NUMBERS as OPTIMIZER_NUMBERS
-from runtime.optim.optimizer import Optimizer, chosen
 from runtime.optim.skipping import judged, remembered, restarted, unless
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import BATCH_AXES, TOKEN_AXES, platform
@@ -118,8 +118,7 @@ class ProgramOptions:
     reduce_dtype: jax.typing.DTypeLike = np.float32
     """Dtype in which gradients are summed over all devices."""
     scatter_kernel: ScatterKernel = "xla"
-    optimizer: Optimizer | None = None
-    """None is AdamW."""
+    optimizer: Optimizer = ADAMW
 
     @classmethod
     def of(cls, source: Any, **changes: Any) -> "ProgramOptions":
@@ -287,7 +286,7 @@ class _DeviceStep:
         self, state: TrainState, gradients: Params, grad_norm: Array, numbers: Any
     ) -> tuple[TrainState, Params]:
         """Return the state after the optimizer's step, and the step."""
-        optimizer = chosen(self.options.optimizer).build(self.config.build(), self.mesh.shape)
+        optimizer = self.options.optimizer.build(self.config.build(), self.mesh.shape)
         step, optimizer_state = optimizer.update(
             gradients,
             state.optimizer,

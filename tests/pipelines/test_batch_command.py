@@ -38,3 +38,12 @@ def test_an_impossible_request_is_refused_with_the_reason(words, tmp_path, capsy
     printed = capsys.readouterr()
     check_message(printed.out + printed.err)
     assert not list(tmp_path.iterdir())
+
+
+def test_sample_leaves_an_error_of_the_recipe_as_it_is(tmp_path, capsys):
+    (tmp_path / "notes.jsonl").write_bytes(b"")
+    found = []
+    for words in (["--dry-run"], ["sample", "kestrel", "--prompt", "a"]):
+        assert tootsie.main([*words, "--corpus", str(tmp_path), "--prefix", str(tmp_path / "runs")]) == 1
+        found.append(capsys.readouterr().err)
+    assert found[0] == found[1] and "notes.jsonl" in found[0]

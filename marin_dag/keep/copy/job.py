@@ -59,6 +59,8 @@ class Copies:
         self._size_in_bytes = 0
         self._failed: dict[str, str] = {}
         """First line of the error of each failed output, by name."""
+        self._damaged: set[str] = set()
+        """Keys of outputs with damaged files at the source, which another try cannot copy."""
         self._compared: set[str] = set()
         """Keys whose copies are there, and were compared if they are to be."""
         self._fresh: set[str] = set()
@@ -112,15 +114,15 @@ class Copies:
             if self._ended.wait(INTERVAL_SECONDS):
                 return
 
-    def _copy_outstanding(self) -> None:
+    def _copy_outstanding(self, *, without: Collection[str] = ()) -> None:
         with self._complaining():
-            self._submit(self.outstanding()[0])
+            self._submit({key: name for key, name in self.outstanding()[0].items() if key not in without})
 
     def _wait(self) -> None:
         self._ended.set()
         self._thread.join()
         self._wait_for_pending()
-        self._copy_outstanding()  # again for what failed
+        self._copy_outstanding(without=self._damaged)  # again for what failed
         self._wait_for_pending()
         with self._complaining():
             for record in Records(self.copier.source).find_all(self._fresh).values():
@@ -196,10 +198,11 @@ class Copies:
         except CopyCancelledError:
             return
         except Exception as error:  # any error is one of this output alone
-            self._fail(name, error)
+            self._fail(key, name, error)
             return
         with self._lock:
             self._failed.pop(name, None)
+            self._damaged.discard(key)
             self._compared.add(key)
             self._counts[copied.outcome] += 1
             self._size_in_bytes += copied.size_in_bytes
@@ -209,12 +212,13 @@ class Copies:
         elif copied.outcome == "other attempt":
             self.say(f"{name}: the target has the output of another attempt, which stays")
 
-    def _fail(self, name: str, error: Exception) -> None:
+    def _fail(self, key: str, name: str, error: Exception) -> None:
         text = first_lines(error)
         first_line = text.partition("\n")[0]
         with self._lock:
             is_known, self._failed[name] = self._failed.get(name) == first_line, first_line
         if isinstance(error, DamagedSourceError):
+            self._damaged.add(key)
             text += f"\nto make them again:  {self.command_to_force(name.partition('@')[0])}"
         if not is_known:
             self.say(f"{name}: not copied: {text}")

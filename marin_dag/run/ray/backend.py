@@ -16,9 +16,10 @@ from marin_dag.graph.resources import Cpu, Gpu, Resources, is_gang
 from marin_dag.ledger.records import Failure
 from marin_dag.run.attempt import run_attempt
 from marin_dag.run.error_filter import redact_standard_error
-from marin_dag.run.ray.cluster import capture_ray_messages, is_connected, join_cluster, start_cluster
+from marin_dag.run.ray.cluster import is_connected, join_cluster, start_cluster
 from marin_dag.run.ray.control_actor import UPDATE_SECONDS, ControlChannel, control_actor, start_control_actor
 from marin_dag.run.ray.gang import Gang
+from marin_dag.run.ray.ray_internals import capture_ray_messages
 from marin_dag.run.supply import check_one_machine, lower_process_priority, missing_resources
 from marin_dag.run.task import Listener, Outcome, Task
 from marin_dag.store.retry import SHARD_PAUSES_SECONDS, patiently

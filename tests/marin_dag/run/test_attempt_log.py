@@ -11,12 +11,15 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from pydantic import BaseModel
 
 from marin_dag.run import attempt_log
-from marin_dag.run.attempt_log import AttemptLog
+from marin_dag.run.attempt_log import AttemptLog, remember_secrets
 from marin_dag.store.local import LocalStore
+from marin_dag.store.redact import redact
 from marin_dag.store.store import Store, StoreError
 
 PATH = "attempt.log"
@@ -55,9 +58,8 @@ def _standard_error(tmp_path: Path, code: str) -> tuple[int, list[str]]:
     """Return exit status and standard error of a process that runs `code` as a step."""
     script = f"""
 import logging, os, subprocess, sys
-from marin_dag.run.attempt_log import AttemptLog
+from marin_dag.run.attempt_log import AttemptLog, remember_secrets
 from marin_dag.store.local import LocalStore
-from marin_dag.store.redact import remember_secrets
 remember_secrets({{"password": "planted-in-a-config"}})
 with AttemptLog(LocalStore({str(tmp_path)!r}), "a.log", logging.getLogger()) as log, log.capturing_prints():
 {textwrap.indent(code, "    ")}
@@ -151,3 +153,21 @@ def test_a_full_disk_is_logged_once_and_fails_no_step(
         LOGGER.info("last")
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert isinstance(warning.args, tuple) and isinstance(warning.args[1], OSError)
+
+
+class Login(BaseModel, frozen=True):
+    password: str
+
+
+class Mirror(NamedTuple):
+    password: str
+    logins: tuple[Login, ...]
+
+
+class Places(BaseModel, frozen=True):
+    mirrors: dict[str, Mirror]
+
+
+def test_a_secret_deep_in_a_config_is_hidden_everywhere() -> None:
+    remember_secrets(Places(mirrors={"a": Mirror("planted-tuple-0123", (Login(password="planted-deep-0123"),))}))
+    assert redact("401 for planted-deep-0123 and planted-tuple-0123") == "401 for *** and ***"

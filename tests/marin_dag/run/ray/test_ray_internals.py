@@ -7,7 +7,7 @@ import sys
 import pytest
 import ray._private.worker
 
-from marin_dag.run.ray.cluster import capture_ray_messages, processes_in_own_groups
+from marin_dag.run.ray.ray_internals import capture_ray_messages, processes_in_own_groups
 
 
 def test_a_message_of_ray_is_handled_by_its_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
