@@ -10,6 +10,7 @@ from runtime.data.consumption import Consumption
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import Ema
+from runtime.report.heat_map import HeatWindow
 from runtime.report.recipe import Change, Node
 
 
@@ -247,6 +248,9 @@ class Report:
     """Number of training steps that a final loss is the mean of."""
     texts: tuple[PhaseText, ...] = ()
     """Texts in order of phases."""
+    moments: tuple[str, ...] = ()
+    """Evaluations whose predictions `windows` have."""
+    windows: tuple[HeatWindow, ...] = ()
 
     @property
     def main_line(self) -> tuple[Phase, ...]:

@@ -4,7 +4,9 @@ import statistics
 
 from runtime.report import run_plots, tables
 from runtime.report.contents import Report, mean
-from runtime.report.document import document
+from runtime.report.document import document, figure_scripts
+from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, heat_map
+from runtime.report.heat_map import SCRIPT as HEAT_SCRIPT
 from runtime.report.markup import Markup, element, listed
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.score_curves import CAPTION as SCORES
@@ -37,6 +39,7 @@ def render(report: Report) -> str:
         ("loss", "Train loss", _loss(report)),
         ("stalls", "Stalls, gradients, validation", _elsewhere(report)),
         ("domains", "Bits per byte by domain", _domains(report)),
+        ("tokens", "Held-out text, token by token", _tokens(report)),
         ("texts", "Texts that the phases write", tables.side_by_side(report.texts)),
         ("scores", "Scores", _scores(report)),
         ("forks", "Forks", _forks(report)),
@@ -47,7 +50,8 @@ def render(report: Report) -> str:
     links = [element("a", title, href=f"#{key}") for key, title, _ in shown]
     opening = [_tiles(report), element("nav", *links, aria_label="Sections")]
     sections = [element("section", element("h2", title, id=key), *children) for key, title, children in shown]
-    return document(report.title, report.introduction, *sections, opening=opening)
+    scripts = (*figure_scripts(), *([HEAT_SCRIPT] if report.windows else []))
+    return document(report.title, report.introduction, *sections, opening=opening, scripts=scripts)
 
 
 def _tiles(report: Report) -> Markup:
@@ -133,6 +137,10 @@ def _domains(report: Report) -> list[Markup]:
     )
     caption = "Lines join the phases of the main line; branches have a mark each. Axes differ from panel to panel."
     return [element("p", text), run_plots.domains(report, caption), tables.domains_table(report)]
+
+
+def _tokens(report: Report) -> list[Markup]:
+    return heat_map(report.moments, report.windows, MOST_CELLS_OF_A_REPORT) if report.windows else []
 
 
 def _scores(report: Report) -> list[Markup]:
