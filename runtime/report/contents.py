@@ -140,6 +140,9 @@ class Score(TaskScore):
         _check_finite(f"{where}.value", self.value, "run the evaluation again; a task without items has no score.")
         _check_finite(f"{where}.stderr", self.stderr or 0.0, "write None where it is not known.")
 
+    def __str__(self) -> str:
+        return f"{self.value:.3f}" if self.stderr is None else f"{self.value:.3f} ± {self.stderr:.3f}"
+
 
 def leading(scores: Sequence[Score]) -> list[Score]:
     """Return one accuracy for each task and export; metrics without chance, such as a perplexity, are for the table."""
