@@ -11,7 +11,6 @@ from marin_dag.graph.step import Step
 from marin_dag.quantities import counted
 from marin_dag.values.changes import nearest
 from pipelines.finished import tokenizer_of
-from pipelines.heat_map_command import Measured, heat_windows
 from pipelines.output import aligned, check_writable, positive, write_page
 from pipelines.runs import finite
 from pipelines.trained_batch import Row, TrainedBatch, find_batch
@@ -57,6 +56,7 @@ def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[Row]:
     import numpy as np
 
     from runtime.data.token_bytes import token_texts
+    from runtime.report.readings import heat_windows
 
     parsed = session.parsed
     places = [place for place, source in enumerate(batch.sources) if parsed.source in (None, source)]
@@ -72,7 +72,7 @@ def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[Row]:
         losses = -np.nansum(log_probs, axis=1) / np.maximum(np.isfinite(log_probs).sum(axis=1), 1)
         for index in np.argsort(-losses, kind="stable")[: parsed.rows].tolist():
             part = table.slice(index * len(batch.batch.tokens[0]), len(batch.batch.tokens[0]))
-            windows[places[index]] = heat_windows([Measured(phase.name, batch.step, HOT, part)], tokenizer)[0]
+            windows[places[index]] = heat_windows([part], tokenizer)[0]
         places = [*windows]
     return [
         row._replace(texts=token_texts(tokenizer, row.tokens.tolist()), window=windows.get(row.place))

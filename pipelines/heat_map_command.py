@@ -1,7 +1,6 @@
 """heat-map: draw how well phases predict each token of held-out text, over their training."""
 
-import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
@@ -18,9 +17,6 @@ from steps.ema_eval import EmaEvalConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from tokenizers import Tokenizer
-
-    from runtime.report.heat_map import HeatWindow, Moment
 
 MOST_MOMENTS = 16
 """Moments of a page, evenly spread over those that were measured; the first and the last are always among them."""
@@ -63,6 +59,7 @@ def heat_map(
         UserError: nothing has kept predictions yet, or a domain is unknown.
     """
     from runtime.report.heat_map import page
+    from runtime.report.readings import heat_windows
 
     phases = _phases(session, graph, names)
     found = [each for each in _measured(session.store, graph, phases) if each.weights in weights]
@@ -76,7 +73,8 @@ def heat_map(
     notes = (
         [] if len(shown) == len(found) else [f"{len(shown)} of {len(found)} moments are shown; name a phase for more"]
     )
-    windows = heat_windows(shown, tokenizer_of(session.store, map(graph.step, phases)).tokenizer, domains)
+    tokenizer = tokenizer_of(session.store, map(graph.step, phases)).tokenizer
+    windows = heat_windows([each.table for each in shown], tokenizer, domains)
     if not windows:
         known = sorted({domain for each in found for domain in each.table["domain"].unique().to_pylist()})
         raise UserError(f"--domain {' '.join(domains)}: no such domain.{nearest(domains[0], known)}")
@@ -128,48 +126,6 @@ def _spread(measured: Sequence[Measured], most: int) -> list[Measured]:
     if len(measured) <= most:
         return list(measured)
     return [measured[round(index * (len(measured) - 1) / (most - 1))] for index in range(most)]
-
-
-def heat_windows(
-    measured: Sequence[Measured], tokenizer: "Tokenizer", domains: Sequence[str] = ()
-) -> "list[HeatWindow]":
-    """Return the windows of some moments with their predictions, those of `domains` or all."""
-    import pyarrow.compute as pc
-
-    from runtime.data.token_bytes import token_texts
-    from runtime.report.heat_map import HeatWindow
-
-    word = functools.cache(lambda token: tokenizer.decode([token], skip_special_tokens=False))
-    found: dict[tuple[str, str], list[pa.Table | None]] = {}
-    for index, each in enumerate(measured):
-        windows = each.table.group_by(["domain", "window"], use_threads=False).aggregate([])
-        for domain, window in zip(*(windows[name].to_pylist() for name in ("domain", "window")), strict=True):
-            if not domains or domain in domains:
-                of_window = (pc.field("domain") == domain) & (pc.field("window") == window)
-                found.setdefault((domain, window), [None] * len(measured))[index] = each.table.filter(of_window)
-    return [
-        HeatWindow(
-            domain,
-            window,
-            token_texts(tokenizer, next(each for each in tables if each is not None)["token"].to_pylist()),
-            [None if each is None else _moment(each, word) for each in tables],
-        )
-        for (domain, window), tables in found.items()
-    ]
-
-
-def _moment(table: "pa.Table", word: Callable[[int], str]) -> "Moment":
-    import numpy as np
-
-    from runtime.report.heat_map import Moment
-
-    return Moment(
-        log_prob=table["log_prob"].to_numpy().astype(np.float32),
-        rank=table["rank"].fill_null(-1).to_numpy().astype(np.int32),
-        entropy=table["entropy"].to_numpy().astype(np.float32),
-        likely=[[word(token) for token in tokens] for tokens in table["likely"].to_pylist()],
-        likely_log_prob=np.array(table["likely_log_prob"].to_pylist(), np.float32),
-    )
 
 
 def _add_arguments(parser: Any) -> None:

@@ -21,6 +21,7 @@ from steps.phase_timeline import changes
 from steps.report import report
 from steps.report_config import ReportConfig, phase_of
 from steps.sample import sample
+from steps.tokenize import tokenize
 from steps.train_phase import train_phase
 
 STAGE_OF_KIND = {
@@ -87,6 +88,7 @@ def report_on(
             scores={name: scores[step.name] for name, step in exports.items() if step.name in scores},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
             caches=caches,
+            tokenizer=next((step.config.tokenizer for step in caches.values() if step.kind is tokenize), None),
             graph=(*nodes_of(graph), own),
         ),
     )

@@ -14,6 +14,7 @@ from steps.lm_eval import LmEvalResult
 from steps.phase_result import TrainPhaseResult
 from steps.sample import SampleResult
 from steps.tokenize import TokenizeResult
+from steps.tokenizer import TokenizerResult
 
 
 class ReportConfig(BaseModel, frozen=True, extra="forbid"):
@@ -45,6 +46,8 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     """Source -> stage ("filter", then "filter 2") -> what it left, in the order in which documents went through them.
     """
     caches: dict[str, Input[TokenizeResult]]
+    tokenizer: Input[TokenizerResult] | None = None
+    """Tokenizer of the caches, for the heat map; None leaves it out."""
     graph: tuple[Node, ...]
     """Each after its inputs."""
     samples_per_reason: int = Field(default=3, ge=0)

@@ -4,8 +4,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import fsspec
+import pyarrow as pa
+from tokenizers import Tokenizer
+
 from marin_dag.graph.inputs import Input
 from runtime.data.consumption import Consumption, MixtureFinding, PhaseDraws, SourceUse, tallied
+from runtime.evaluation.window_noise import window_losses
 from runtime.optim.ema import HOT
 from runtime.report import readings
 from runtime.report.contents import (
@@ -20,8 +25,10 @@ from runtime.report.contents import (
     Stage,
     WindowLosses,
 )
+from runtime.report.heat_map import HeatWindow
 from runtime.report.readings import DrawLog, PhaseLog
 from steps.decontaminate import DecontaminateResult
+from steps.ema_eval import EmaEvalResult
 from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
@@ -38,12 +45,16 @@ def contents_of(config: ReportConfig) -> Report:
     order = _order(config)
     phases = _phases(config, order, logs, draws)
     exports = sorted(config.exports, key=lambda name: (order.index(phase_of(name, order)), name))
+    predictions = _predictions(config, order)
+    shown = [phase.name for phase in phases if phase.same_as is None and phase.name in predictions]
     return Report(
         title=config.title,
         introduction=config.introduction,
         command=config.command,
         phases=phases,
-        evaluations=tuple(_evaluation(config, name) for name in order if name in config.evaluations),
+        evaluations=tuple(
+            _evaluation(config, name, predictions.get(name)) for name in order if name in config.evaluations
+        ),
         texts=tuple(
             text
             for phase in order
@@ -59,6 +70,8 @@ def contents_of(config: ReportConfig) -> Report:
         consumption=_consumption(config, phases, logs, draws) if config.caches else None,
         source_curves=_source_curves(config),
         final_loss_steps=FINAL_LOSS_STEPS,
+        moments=tuple(shown),
+        windows=_windows(config, [predictions[name] for name in shown]),
     )
 
 
@@ -178,14 +191,42 @@ def _start_step(config: ReportConfig, name: str, parent: Phase) -> int:
     return parent.step if result.step > parent.step else parent.start_step
 
 
-def _evaluation(config: ReportConfig, name: str) -> Evaluation:
+def _weights(evaluation: EmaEvalResult) -> str:
+    """Return the weights that phases are compared under: the first average, or the trained weights."""
+    return next((measured.average.name for measured in evaluation.averages), HOT)
+
+
+def _predictions(config: ReportConfig, order: Sequence[str]) -> dict[str, pa.Table]:
+    """Return what the evaluation of each phase kept of single tokens."""
+    found = {}
+    for name in order:
+        if name in config.evaluations:
+            evaluation = config.evaluations[name]
+            table = readings.read_predictions(evaluation.join(PREDICTIONS_FILE), _weights(evaluation.result))
+            if table is not None:
+                found[name] = table
+    return found
+
+
+def _windows(config: ReportConfig, predictions: Sequence[pa.Table]) -> tuple[HeatWindow, ...]:
+    """Return one window of each domain: the first in the order of their hashes."""
+    if config.tokenizer is None:
+        return ()
+    with fsspec.open(config.tokenizer.join(config.tokenizer.result.tokenizer), "rb") as file:
+        tokenizer = Tokenizer.from_str(file.read().decode())
+    every = sorted(readings.heat_windows(predictions, tokenizer), key=lambda window: (window.domain, window.digest))
+    first: dict[str, HeatWindow] = {}
+    for window in every:
+        first.setdefault(window.domain, dataclasses.replace(window, domain=_label(config, window.domain)))
+    return tuple(first.values())
+
+
+def _evaluation(config: ReportConfig, name: str, predictions: pa.Table | None) -> Evaluation:
     found = config.evaluations[name].result
     averages = {measured.average.name: _labelled(config, measured.by_domain) for measured in found.averages}
     windows = None
-    if name in (*config.forks, *config.forks.values()):
-        path = config.evaluations[name].join(PREDICTIONS_FILE)
-        losses = readings.read_window_losses(path, next(iter(averages), HOT))
-        windows = None if losses is None else WindowLosses(losses, found.num_tokens, found.num_bytes)
+    if predictions is not None:
+        windows = WindowLosses(window_losses(predictions, _weights(found)), found.num_tokens, found.num_bytes)
     return Evaluation(name, found.consumed_tokens, _labelled(config, found.hot), averages, windows)
 
 

@@ -10,6 +10,7 @@ from runtime.data.consumption import Consumption
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import Ema
+from runtime.report.heat_map import HeatWindow
 from runtime.report.recipe import Change, Node
 
 
@@ -139,6 +140,9 @@ class Score(TaskScore):
         _check_finite(f"{where}.value", self.value, "run the evaluation again; a task without items has no score.")
         _check_finite(f"{where}.stderr", self.stderr or 0.0, "write None where it is not known.")
 
+    def __str__(self) -> str:
+        return f"{self.value:.3f}" if self.stderr is None else f"{self.value:.3f} ± {self.stderr:.3f}"
+
 
 def leading(scores: Sequence[Score]) -> list[Score]:
     """Return one accuracy for each task and export; metrics without chance, such as a perplexity, are for the table."""
@@ -247,6 +251,9 @@ class Report:
     """Number of training steps that a final loss is the mean of."""
     texts: tuple[PhaseText, ...] = ()
     """Texts in order of phases."""
+    moments: tuple[str, ...] = ()
+    """Evaluations whose predictions `windows` have."""
+    windows: tuple[HeatWindow, ...] = ()
 
     @property
     def main_line(self) -> tuple[Phase, ...]:

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from bokeh.models import Range1d
 
 from runtime.report.document import document, figure
 from runtime.report.markup import Markup
 from runtime.report.norm_plots import LayerNorms, norm_maps
 from runtime.report.panel import (
     MAIN_LINE,
-    TOKENS,
-    Extent,
     Panel,
     Series,
     around,
@@ -19,6 +18,7 @@ from runtime.report.panel import (
     main_and_branches,
     numbers,
     settled,
+    token_range,
 )
 from runtime.report.recipe import tokens_label
 
@@ -67,12 +67,12 @@ def curves(lines: Sequence[Line], *, end: float, is_live: bool = False) -> Marku
     names = list(dict.fromkeys(line.series for line in lines))
     every = main_and_branches([name for name in names if name != MAIN_LINE])
     runs = {name: series for name, series in every.items() if name in names}
-    panels = line_panels(lines, runs, Extent(0, end, name=TOKENS))
+    panels = line_panels(lines, runs, token_range(end))
     caption = CAPTION + (_THINNED if is_live else "")
-    return figure(panels, caption, legend=runs, columns=2, has_scale=not is_live, is_live=is_live)
+    return figure(panels, caption, legend=runs, columns=2, is_live=is_live)
 
 
-def line_panels(lines: Sequence[Line], legend: Mapping[str, Series], x: Extent) -> list[Panel]:
+def line_panels(lines: Sequence[Line], legend: Mapping[str, Series], x: Range1d) -> list[Panel]:
     """Return the panels that have a line, in the order of `PANELS`."""
     found = thinned(lines, None, None, MOST_POINTS_IN_A_FILE)
     panels = []
@@ -82,7 +82,7 @@ def line_panels(lines: Sequence[Line], legend: Mapping[str, Series], x: Extent) 
             continue
         values = found.get(title, {"low": 0.0, "high": 1.0, "lines": {}})
         value_format = "0.000e+0" if title == RATE else "0,0.[000000]"
-        y = Extent(values["low"], values["high"])
+        y = Range1d(values["low"], values["high"])
         panel = Panel(title, x, y, height=250, y_format=y_format, value_format=value_format)
         for line in shown:
             drawn = values["lines"].get(line.name, {"x": [], "y": []})
@@ -121,7 +121,7 @@ def _panel(lines: Sequence[Line], low: float | None, high: float | None, most: i
     if not drawn:
         return {}
     y = around(np.concatenate(every))
-    return {"lines": drawn, "low": y.low, "high": y.high}
+    return {"lines": drawn, "low": y.start, "high": y.end}
 
 
 def _between(line: Line, low: float | None, high: float | None) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bokeh.document import Document
-from bokeh.models import ColumnDataSource
 from bokeh.resources import Resources
 
 from runtime.report.markup import Markup, data_element, element, escaped
@@ -69,18 +68,19 @@ def figure(
     *,
     legend: Mapping[str, Series] | None = None,
     columns: int = 1,
-    has_scale: bool = False,
     is_live: bool = False,
 ) -> Markup:
-    """Return a figure: buttons, legend, panels and caption.
+    """Return a figure: buttons, legend, panels and caption; nothing without panels.
 
-    `has_scale` gives it a button for a logarithmic y axis; `is_live` lets the page replace the values of its lines.
+    `is_live` lets the page replace the values of its lines.
     """
+    if not panels:
+        return Markup()
     chips = [_chip(series) for series in (legend or {}).values()]
     places = [element("div", class_="panel", style=f"height:{panel.height}px") for panel in panels]
     return element(
         "figure",
-        element("div", *_tools(panels, has_scale=has_scale), class_="tools"),
+        element("div", *_tools(panels, is_live=is_live), class_="tools"),
         *([element("div", *chips, class_="legend")] if chips else []),
         element("div", *places, class_=f"panels columns{columns}"),
         data_element(_data(panels)),
@@ -89,17 +89,25 @@ def figure(
     )
 
 
-def _tools(panels: Sequence[Panel], *, has_scale: bool) -> list[Markup]:
+_BUTTONS = {
+    "in": ("+", "Zoom in"), "out": ("−", "Zoom out"), "left": ("←", "Move left"), "right": ("→", "Move right"),
+    "reset": ("Reset", "Show all"), "fit": ("Fit y", "Fit the y axis to what is shown"),
+    "log": ("Log y", "Switch between linear and logarithmic y axis"),
+    "csv": ("CSV", "Download the data of this figure"),
+}  # fmt: skip
+"""Action of the script to its label and tip."""
+
+
+def _tools(panels: Sequence[Panel], *, is_live: bool) -> list[Markup]:
     """Return the buttons and the slider, each only where a panel has a use for it."""
-    zoom = [("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("reset", "Reset", "Show all")]
-    made = [
-        *zoom,
-        *([("fit", "Fit y", "Fit the y axis to what is shown")] if any(panel.is_numeric for panel in panels) else []),
-        *([("log", "Log y", "Switch between linear and logarithmic y axis")] if has_scale else []),
-        ("csv", "CSV", "Download the data of this figure"),
+    has_lines = any(panel.has_lines for panel in panels)
+    useless = {"fit": not has_lines, "log": not has_lines or is_live}
+    tools = [
+        element("button", label, type="button", data_do=action, title=tip)
+        for action, (label, tip) in _BUTTONS.items()
+        if not useless.get(action)
     ]
-    tools = [element("button", label, type="button", data_do=action, title=tip) for action, label, tip in made]
-    if any("smooth" in source.tags for panel in panels for source in panel.plot.select({"type": ColumnDataSource})):
+    if any(panel.is_smoothed for panel in panels):
         slider = element("input", type="range", min="0", max="0.99", step="0.01", value="0.9", data_do="smooth")
         tools.append(element("label", "Smoothing ", slider))
     return tools

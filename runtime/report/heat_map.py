@@ -16,8 +16,8 @@ from runtime.report.document import document
 from runtime.report.markup import Markup, data_element, element, table
 from runtime.report.recipe import counted
 
-MOST_CELLS = 48_000
-"""Tokens times moments of a page, which then has about 3 MB."""
+MOST_CELLS, MOST_CELLS_OF_A_REPORT = 48_000, 24_000
+"""Tokens times moments of a page, which then have about 3 MB; a report has figures, too."""
 FEWEST_TOKENS = 64
 """Tokens of a window that a page shows in any case."""
 EASY_NATS = 0.05
@@ -75,10 +75,17 @@ def page(
         notes: sentences below the map.
         text: what the windows are of.
     """
+    lead = f"{counted(len(windows), 'window')} of {text} at {counted(len(moments), 'moment')}."
+    return document(title, lead, *heat_map(moments, windows), notes=notes, scripts=(SCRIPT,))
+
+
+def heat_map(moments: Sequence[str], windows: Sequence[HeatWindow], most_cells: int = MOST_CELLS) -> list[Markup]:
+    """Return the elements that `SCRIPT` fills, with their data and a table of the windows; one a document."""
     ordered = sorted(windows, key=lambda window: (-window.mean_loss, window.domain, window.digest))
-    num_shown = max(FEWEST_TOKENS, MOST_CELLS // (len(ordered) * len(moments)))
+    num_shown = max(FEWEST_TOKENS, most_cells // (len(ordered) * len(moments)))
+    text = "The stronger a token's colour, the less the model expected it. Point at a token, or use the Tab key."
     if any(len(window.texts) > num_shown for window in ordered):
-        notes = [f"each window shows its first {num_shown:,} tokens; choose fewer phases or domains for more", *notes]
+        text += f" Each window shows its first {num_shown:,} tokens; fewer phases or domains leave room for more."
     data = {"moments": moments, "windows": [_data(window, num_shown) for window in ordered]}
     names = [f"{window.domain} {window.digest}" for window in ordered]
     shows = ["its probability", *(f"change since {name}" for name in moments)]
@@ -87,16 +94,7 @@ def page(
 <output id="moment-name"></output></label>
 <label>shows {_select("against", shows)}</label></form>
 <div><pre id="text" class="heat"></pre><div id="token" class="sample"></div></div>""")
-    return document(
-        title,
-        f"{counted(len(ordered), 'window')} of {text} at {counted(len(moments), 'moment')}. The stronger a "
-        "token's colour, the less the model expected it. Point at a token, or use the Tab key.",
-        form,
-        _windows_table(ordered),
-        data_element(data, id="data"),
-        notes=notes,
-        scripts=(SCRIPT,),
-    )
+    return [element("p", text), form, _windows_table(ordered), data_element(data, id="data")]
 
 
 def _select(key: str, names: Sequence[str]) -> Markup:

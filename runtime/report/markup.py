@@ -104,16 +104,28 @@ NONE = Cell("–", is_quiet=True)
 Row = Sequence[str | Cell]
 
 
+def known(value: float | None, form: str) -> str | Cell:
+    """Return a value in a format; `NONE` for None."""
+    return NONE if value is None else format(value, form)
+
+
+def folded(summary: str, *children: str, class_: str | None = None) -> Markup:
+    """Return a line that opens what it sums up; nothing without children."""
+    return element("details", element("summary", summary), *children, class_=class_) if any(children) else Markup()
+
+
 def table(headings: Sequence[str], rows: Sequence[Row], caption: str, *, grouped: int = 0, class_: str = "") -> Markup:
-    """Return a table that scrolls sideways by itself on a narrow page; its first column names the row.
+    """Return a table that scrolls sideways by itself on a narrow page; nothing without rows.
 
     Args:
-        headings: by column; one that begins with "#" is of numbers, which are set right.
+        headings: by column; one that begins with "#" is of numbers, which are set right. The first names the row.
         rows: the cells of each row.
         caption: above the table.
         grouped: number of first columns in which equal cells of consecutive rows are one cell.
         class_: further class of the table's element.
     """
+    if not rows:
+        return Markup()
     numbers = [heading.startswith("#") for heading in headings]
     head = [
         element("th", heading.removeprefix("#"), scope="col", class_="number" if is_number else None)
@@ -123,14 +135,9 @@ def table(headings: Sequence[str], rows: Sequence[Row], caption: str, *, grouped
     for place, row in enumerate(rows):
         cells = []
         for column, (item, is_number) in enumerate(zip(row, numbers, strict=True)):
-            height = 1
-            if column < grouped:
-                group = list(row[: column + 1])
-                if place and list(rows[place - 1][: column + 1]) == group:
-                    continue
-                while place + height < len(rows) and list(rows[place + height][: column + 1]) == group:
-                    height += 1
-            cells.append(_cell(item, is_number=is_number, is_name=column == 0, height=height))
+            height = _height(rows, place, column) if column < grouped else 1
+            if height:
+                cells.append(_cell(item, is_number=is_number, is_name=column == 0, height=height))
         body.append(element("tr", *cells))
     parts = [
         element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body),
@@ -140,6 +147,14 @@ def table(headings: Sequence[str], rows: Sequence[Row], caption: str, *, grouped
         "div", element("table", *parts), class_=f"scroll {class_}".strip(), tabindex="0", role="region",
         aria_label=caption,
     )  # fmt: skip
+
+
+def _height(rows: Sequence[Row], place: int, column: int) -> int:
+    """Return the number of rows that a cell stands for; 0 where the one above it stands for its row."""
+    group = list(rows[place][: column + 1])
+    if place and list(rows[place - 1][: column + 1]) == group:
+        return 0
+    return sum(1 for _ in itertools.takewhile(lambda row: list(row[: column + 1]) == group, rows[place:]))
 
 
 def _cell(item: str | Cell, *, is_number: bool, is_name: bool, height: int) -> Markup:

@@ -4,11 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from bokeh.models import Range1d
 from jaxtyping import Float64, Int64
 
 from runtime.report.document import figure
 from runtime.report.markup import Markup, element, joined
-from runtime.report.panel import Extent, Panel
+from runtime.report.panel import Panel
 from runtime.report.recipe import counted
 from runtime.report.theme import DIVERGING
 from runtime.tracking.curves import NORM_BY_PART, Curves
@@ -77,7 +78,7 @@ def heat_map(norms: LayerNorms) -> Markup:
     """Return rows by recorded training steps."""
     starts, worst = _columns_of(norms.ratios)
     height = 70 + 14 * len(norms.rows)
-    x = Extent(0, len(starts), name="finished training steps")
+    x = Range1d(0, len(starts), name="finished training steps")
     panel = Panel("", x, norms.rows, height=height)
     panel.heat(worst, norms.step[starts], DIVERGING, _MOST_TIMES)
     recorded = counted(len(norms.step), "step")

@@ -1,7 +1,4 @@
-"""Pages that commands draw: the timeline of a recipe, the tokens of its sources, texts, and data stalls of a run.
-
-They are made on request and are no part of the report. Times of stalls differ between equal runs.
-"""
+"""Pages that commands draw: the timeline of a recipe, the tokens of its sources, texts, and data stalls of a run."""
 
 import math
 from collections import Counter
@@ -11,17 +8,17 @@ from runtime.data.consumption import SourceUse
 from runtime.report.contents import Phase, PhaseText, Report
 from runtime.report.document import document, figure
 from runtime.report.markup import element, table
-from runtime.report.panel import series_of, stacked_bars
+from runtime.report.panel import Piece, series_of, stacked_bars
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.run_plots import timeline
 from runtime.report.tables import side_by_side
 from runtime.tracking.stalls import SECONDS_HEADINGS, STALLS_HEADINGS, DataStalls, seconds_rows, stalls_rows
 
-_TIMELINE_CAPTION = (
+_TIMELINE = (
     "The recipe's settings; nothing here was measured. Each branch begins at the tokens at which it leaves the main "
     "line and is not part of the axis' total."
 )
-_STALLS_CAPTION = (
+_STALLS = (
     "Seconds that the training loop waited for its next batch, by what the loader was doing meanwhile; the first batch "
     "of each attempt is in it."
 )
@@ -37,7 +34,7 @@ def timeline_page(title: str, phases: Sequence[Phase], words: str) -> str:
         f"and {side_branches(num_trainings, len(report.branches))}."
     )
     text = element("div", element("pre", words), class_="scroll words", tabindex="0")
-    return document(title, lead, timeline(report, _TIMELINE_CAPTION), text)
+    return document(title, lead, *timeline(report, _TIMELINE), text)
 
 
 def texts_page(title: str, texts: Sequence[PhaseText]) -> str:
@@ -53,22 +50,18 @@ def mix_page(title: str, uses: Sequence[SourceUse], labels: Mapping[str, str]) -
         uses: by phase in the order of the run; epochs are those by the end of a phase.
         labels: source to its shown name, where that differs.
     """
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for use in uses:
-        total[use.source] = total.get(use.source, 0) + use.num_tokens
-    order = sorted(total, key=lambda source: (-total[source], source))
-    pieces: dict[str, dict[str, tuple[float, str]]] = {labels.get(source, source): {} for source in order}
-    for use in uses:
+        total[use.source] += use.num_tokens
+    pieces = []
+    for use in sorted(uses, key=lambda use: (-total[use.source], use.source)):
         name = labels.get(use.source, use.source)
         epochs = f", {use.epochs:.2f} epochs by its end" if math.isfinite(use.epochs) else ""
         tip = f"{name}, {use.phase}: {tokens_label(use.num_tokens)} tokens{epochs}"
-        pieces[name][use.phase] = (float(use.num_tokens), tip)
+        pieces.append(Piece(name, use.phase, float(use.num_tokens), tip))
     series = series_of(list(dict.fromkeys(use.phase for use in uses)))
-    shown = figure(
-        [stacked_bars("tokens", pieces, series)],
-        "Point at a bar for the epochs by the end of the phase.",
-        legend=series,
-    )
+    caption = "Point at a bar for the epochs by the end of the phase."
+    shown = figure([stacked_bars("tokens", pieces, series)], caption, legend=series)
     return document(title, "Tokens that each phase takes from each source.", shown)
 
 
@@ -84,17 +77,17 @@ def stalls_page(title: str, phases: Sequence[DataStalls], notes: Sequence[str] =
     for found in phases:
         total.update(found.by_cause)
     series = series_of([cause for cause, _ in total.most_common()])
-    pieces = {
-        found.phase: {cause: (length, f"{found.phase}: {length:.2f} s for {cause}")
-                      for cause, length in found.by_cause.items()}
+    pieces = [
+        Piece(found.phase, cause, length, f"{found.phase}: {length:.2f} s for {cause}")
         for found in phases
-    }  # fmt: skip
-    bars = stacked_bars("seconds waited for data", pieces, series, x_format="0.[00]")
-    shown = [
-        figure([bars], _STALLS_CAPTION, legend=series),
+        for cause, length in (found.by_cause or {"": 0.0}).items()
+    ]
+    return document(
+        title,
+        lead,
+        figure([stacked_bars("seconds waited for data", pieces, series, x_format="0.[00]")], _STALLS, legend=series),
         table(SECONDS_HEADINGS, seconds_rows(phases), "Data stalls by phase", class_="wrap"),
         table(STALLS_HEADINGS, stalls_rows(phases), "Stalls of more than a second, by their main cause", grouped=1)
-        if num_stalls
-        else element("p", "No stall was longer than a second."),
-    ]
-    return document(title, lead, *shown, notes=notes)
+        or element("p", "No stall was longer than a second."),
+        notes=notes,
+    )

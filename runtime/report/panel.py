@@ -6,7 +6,7 @@ of a tip holds none.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from bokeh.models import (
@@ -60,36 +60,35 @@ def main_and_branches(branches: Sequence[str]) -> dict[str, Series]:
     return {MAIN_LINE: Series(MAIN_LINE, MAIN), **series_of(branches, first=1)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Extent:
-    """A numeric axis from `low` to `high`, labelled by its name. Those of `TOKENS` zoom together, over a whole page."""
-
-    low: float
-    high: float
-    name: str | None = None
+def token_range(end: float) -> Range1d:
+    """Return an x range from the start of a run; those of a page zoom and pan together. One figure may have it."""
+    return Range1d(0, end, name=TOKENS)
 
 
 class Panel:
-    """A plot of a figure. Its marks belong to series, which the legend of the figure shows and hides."""
+    """A plot of a figure. Its marks belong to series, which the legend of the figure shows and hides.
+
+    The x axis has the name of its range. The y axis is numeric, or has named rows.
+    """
 
     def __init__(
         self,
         title: str,
-        x: Extent,
-        y: Extent | Sequence[str],
+        x: Range1d,
+        y: Range1d | Sequence[str],
         *,
         height: int | None = None,
         x_format: str = TOKEN_FORMAT,
         y_format: str | None = None,
         value_format: str = "0,0.[0000]",
     ) -> None:
-        self._rows = {} if isinstance(y, Extent) else _short_names(y)
-        self.is_numeric = isinstance(y, Extent)
-        self.height = height or (260 if self.is_numeric else len(self._rows) * _ROW + 70)
+        self._rows = {} if isinstance(y, Range1d) else _short_names(y)
+        self.has_lines = self.is_smoothed = False
+        self.height = height or (len(self._rows) * _ROW + 70 if self._rows else 260)
         self._x_title = x.name or "at"
         self.plot = bokeh_figure(
-            x_range=_range(x),
-            y_range=_range(y if isinstance(y, Extent) else [*self._rows.values()][::-1]),
+            x_range=x,
+            y_range=y if isinstance(y, Range1d) else FactorRange(factors=[*self._rows.values()][::-1]),
             height=self.height,
             sizing_mode="stretch_width",
             toolbar_location=None,
@@ -97,13 +96,13 @@ class Panel:
             title=title,
             x_axis_label=x.name,
             output_backend="canvas",
-            min_border_left=58 if self.is_numeric else 8,
+            min_border_left=8 if self._rows else 58,
             min_border_right=12,
         )
         _style(self.plot)
         self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
         self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
-        if self.is_numeric and y_format is not None:
+        if y_format is not None:
             self.plot.yaxis.formatter = NumeralTickFormatter(format=y_format)
         tips = [("", "$name"), (self._x_title, "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
         self._lines = HoverTool(renderers=[], mode="vline", line_policy="nearest", limit=8, tooltips=tips)
@@ -111,6 +110,7 @@ class Panel:
 
     def line(self, series: Series, xs: Values, ys: Values, *, name: str | None = None, smooth: bool = False) -> None:
         """Draw a line; `smooth` draws the values pale and lets the page draw a smoothed line over them."""
+        self.has_lines, self.is_smoothed = True, self.is_smoothed or smooth
         data = ColumnDataSource({"x": numbers(xs), "y": numbers(ys)}, name=name or series.name)
         data.tags = ["smooth"] if smooth else []
         shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
@@ -165,12 +165,6 @@ class Panel:
             hover.renderers = [*hover.renderers, drawn]
 
 
-def _range(axis: Extent | Sequence[str]) -> Range1d | FactorRange:
-    if isinstance(axis, Extent):
-        return Range1d(start=axis.low, end=axis.high, name=axis.name)
-    return FactorRange(factors=list(axis))
-
-
 def columns_of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
     """Return the columns of some rows, of which there is at least one."""
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
@@ -205,32 +199,38 @@ def settled(tokens: np.ndarray, values: np.ndarray, end: float) -> np.ndarray:
     return behind if len(behind) else values
 
 
-def around(values: Values, share: float = 0.06, least: float = 1e-9) -> Extent:
+def around(values: Values, share: float = 0.06, least: float = 1e-9) -> Range1d:
     """Return a range around values, with room of a share of their span on either side."""
     low, high = float(np.min(values)), float(np.max(values))
     room = max((high - low) * share, least, abs(high) * 1e-6)
-    return Extent(low - room, high + room)
+    return Range1d(low - room, high + room)
+
+
+class Piece(NamedTuple):
+    """A piece of a row's bar."""
+
+    row: str
+    series: str
+    length: float
+    tip: str
 
 
 def stacked_bars(
-    title: str,
-    pieces: Mapping[str, Mapping[str, tuple[float, str]]],
-    series: Mapping[str, Series],
-    *,
-    x_format: str = TOKEN_FORMAT,
+    title: str, pieces: Sequence[Piece], series: Mapping[str, Series], *, x_format: str = TOKEN_FORMAT
 ) -> Panel:
-    """Return a panel with a bar for each row, cut by series; `pieces` has length and tip by row and series."""
-    longest = max(sum(length for length, _ in row.values()) for row in pieces.values())
-    panel = Panel(title, Extent(0, longest * 1.02 or 1.0), list(pieces), x_format=x_format)
-    reached = dict.fromkeys(pieces, 0.0)
-    for name, one in series.items():
-        rows = [row for row, found in pieces.items() if found.get(name, (0.0, ""))[0]]
-        lows = [reached[row] for row in rows]
-        lengths = [pieces[row][name][0] for row in rows]
-        highs = [low + length for low, length in zip(lows, lengths, strict=True)]
-        reached |= dict(zip(rows, highs, strict=True))
-        if rows:
-            panel.bars(one, rows, lows, highs, [pieces[row][name][1] for row in rows])
+    """Return a panel with a bar for each row: its pieces, in the order of the series."""
+    reached = {piece.row: 0.0 for piece in pieces}
+    bars = []
+    for one in series.values():
+        own = [piece for piece in pieces if piece.series == one.name and piece.length]
+        lows = [reached[piece.row] for piece in own]
+        reached |= {piece.row: reached[piece.row] + piece.length for piece in own}
+        bars.append((one, own, lows))
+    panel = Panel(title, Range1d(0, 1.02 * max(reached.values()) or 1.0), list(reached), x_format=x_format)
+    for one, own, lows in bars:
+        if own:
+            highs = [low + piece.length for low, piece in zip(lows, own, strict=True)]
+            panel.bars(one, [piece.row for piece in own], lows, highs, [piece.tip for piece in own])
     return panel
 
 

@@ -1,9 +1,11 @@
 """Figures of the run over tokens: its settings (timeline), and its loss, with the branches and by source."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from bokeh.models import Range1d
 
 from runtime.optim.ema import HOT
 from runtime.report.contents import Phase, Report, leading
@@ -13,17 +15,18 @@ from runtime.report.markup import Markup
 from runtime.report.panel import (
     HATCHES,
     MAIN_LINE,
-    TOKENS,
-    Extent,
     Panel,
     Series,
     columns_of,
     main_and_branches,
     series_of,
+    token_range,
 )
 from runtime.report.recipe import tokens_label
 from runtime.report.score_curves import BRANCHES, ScorePoint, measures
 from runtime.report.theme import PAGE
+
+MIXTURE = "mixture (share of sequences by source)"
 
 
 class MixtureStretch(NamedTuple):
@@ -32,11 +35,6 @@ class MixtureStretch(NamedTuple):
     low: float
     high: float
     shares: Mapping[str, float]
-
-
-def token_range(report: Report) -> Extent:
-    """Return the x range of a figure over the tokens of the main line; those of a page zoom together."""
-    return Extent(0, 1.01 * report.main_line[-1].consumed_tokens, name=TOKENS)
 
 
 def mixture_stretches(phases: Sequence[Phase]) -> list[MixtureStretch]:
@@ -58,24 +56,19 @@ def mixture_stretches(phases: Sequence[Phase]) -> list[MixtureStretch]:
     return found
 
 
-def timeline(report: Report, caption: str) -> Markup:
-    """Return phases, learning rate, batch size and mixture above one token axis."""
-    runs = _runs(report)
-    stretches = mixture_stretches(report.main_line)
-    sources = _sources_of(stretches)
-    x = token_range(report)
+def timeline(report: Report, caption: str) -> list[Markup]:
+    """Return phases, learning rate and batch size of all runs, and the mixture of the main line."""
+    runs, x = _runs(report), _tokens(report)
     lines = [_line(RATE, phase, phase.curve.learning_rate) for phase in report.phases]
     lines += [_line(BATCH, phase, phase.curve.global_batch_size) for phase in report.phases]
-    panels = [_phases(report, runs, x), *line_panels(lines, runs, x)]
-    panels += [_mixture(stretches, sources, x)] if stretches else []
-    return figure(panels, caption, legend=sources | runs)
+    return [figure([_phases(report, runs, x), *line_panels(lines, runs, x)], caption, legend=runs), _mixture(report)]
 
 
 def loss(report: Report, caption: str) -> Markup:
     """Return the train loss of the main line, with the branches off it."""
     runs = _runs(report)
     lines = [_line(LOSS, phase, phase.curve.loss) for phase in report.phases]
-    return figure(line_panels(lines, runs, token_range(report)), caption, legend=runs, has_scale=True)
+    return figure(line_panels(lines, runs, _tokens(report)), caption, legend=runs)
 
 
 def source_losses(report: Report, caption: str) -> Markup:
@@ -89,7 +82,7 @@ def source_losses(report: Report, caption: str) -> Markup:
                 tokens = np.interp(curve.step[rows], phase.curve.step, phase.curve.consumed_tokens)
                 name = f"{curve.source}, {phase.name}"
                 lines.append(Line(SOURCE_LOSS, name, curve.source, tokens, curve.loss[rows]))
-    return figure(line_panels(lines, sources, token_range(report)), caption, legend=sources, has_scale=True)
+    return figure(line_panels(lines, sources, _tokens(report)), caption, legend=sources)
 
 
 def domains(report: Report, caption: str) -> Markup:
@@ -115,7 +108,7 @@ def scores(report: Report, caption: str) -> Markup:
         export = exports[score.export]
         figures = score.measure, score.value, score.stderr, score.chance
         points.append(_point(phases[export.phase], export.weights, *figures))
-    return _measures(report, points, caption) if points else Markup()
+    return _measures(report, points, caption)
 
 
 def _point(phase: Phase, weights: str, measure: str, value: float, *spread: float | None) -> ScorePoint:
@@ -132,6 +125,10 @@ def _measures(report: Report, points: Sequence[ScorePoint], caption: str) -> Mar
     return measures(points, caption, end=report.main_line[-1].consumed_tokens, curve_of=curve_of)
 
 
+def _tokens(report: Report) -> Range1d:
+    return token_range(1.01 * report.main_line[-1].consumed_tokens)
+
+
 def _runs(report: Report) -> dict[str, Series]:
     return main_and_branches([phase.name for phase in report.branches])
 
@@ -144,16 +141,7 @@ def _line(panel: str, phase: Phase, values: np.ndarray) -> Line:
     return Line(panel, phase.name, _series_name(phase), phase.curve.consumed_tokens, values)
 
 
-def _sources_of(stretches: Sequence[MixtureStretch]) -> dict[str, Series]:
-    """Return the sources as they are stacked: earlier ones below, larger ones first among those that begin together."""
-    order: list[str] = []
-    for stretch in stretches:
-        new = [source for source in stretch.shares if source not in order]
-        order += sorted(new, key=lambda source: (-stretch.shares[source], source))
-    return series_of(order)
-
-
-def _phases(report: Report, runs: Mapping[str, Series], x: Extent) -> Panel:
+def _phases(report: Report, runs: Mapping[str, Series], x: Range1d) -> Panel:
     panel = Panel("phases", x, [phase.name for phase in report.phases])
     panel.plot.min_border_left = 58  # as the panels below it
     for phase in report.phases:
@@ -176,8 +164,14 @@ def _name_place(phase: Phase, end: float) -> tuple[float, Literal["left", "right
     return phase.start_tokens, "right" if phase.start_tokens >= 0.25 * end else "left"
 
 
-def _mixture(stretches: Sequence[MixtureStretch], sources: Mapping[str, Series], x: Extent) -> Panel:
-    panel = Panel("mixture (share of sequences by source)", x, Extent(0, 1), height=280, y_format="0%")
+def _mixture(report: Report) -> Markup:
+    stretches = mixture_stretches(report.main_line)
+    if not stretches:
+        return Markup()
+    # Earlier sources below, larger ones first among those that begin together.
+    by_share = (sorted(stretch.shares, key=lambda name: (-stretch.shares[name], name)) for stretch in stretches)
+    sources = series_of(list(dict.fromkeys(itertools.chain.from_iterable(by_share))))
+    panel = Panel(MIXTURE, _tokens(report), Range1d(0, 1), height=280, y_format="0%")
     below = [0.0] * len(stretches)
     for source, series in sources.items():
         boxes = []
@@ -191,4 +185,4 @@ def _mixture(stretches: Sequence[MixtureStretch], sources: Mapping[str, Series],
             hatch = {"hatch_pattern": HATCHES[series.dash], "hatch_color": PAGE, "hatch_alpha": 0.5}
             columns = columns_of(("left", "right", "bottom", "top", "tip"), boxes)
             panel.draw(panel.plot.quad, series, columns, fill_color=series.colour, line_color=PAGE, **hatch)
-    return panel
+    return figure([panel], "The main line.", legend=sources)

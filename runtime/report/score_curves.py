@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from bokeh.models import Range1d
+
 from runtime.optim.ema import HOT
 from runtime.report.document import document, figure
 from runtime.report.markup import NONE, Markup, table
-from runtime.report.panel import TOKENS, Extent, Panel, Series, around, columns_of, series_of
+from runtime.report.panel import Panel, Series, around, columns_of, series_of, token_range
 from runtime.report.recipe import counted
 
 CONFIDENCE = 1.96
@@ -58,17 +60,17 @@ def measures(
 ) -> Markup:
     """Return a panel for each measure, with a curve for each name that `curve_of` returns."""
     series = series_of(list(dict.fromkeys(map(curve_of, points))))
-    panels = []
+    panels, x = [], token_range(1.03 * end)
     for measure in dict.fromkeys(point.measure for point in points):
         shown = [point for point in points if point.measure == measure]
-        panel = _panel(measure, shown, Extent(0, 1.03 * end, name=TOKENS))
+        panel = _panel(measure, shown, x)
         for name, one in series.items():
             _add_curve(panel, one, [point for point in shown if curve_of(point) == name])
         panels.append(panel)
     return figure(panels, caption, legend=series, columns=3)
 
 
-def _panel(measure: str, points: Sequence[ScorePoint], x: Extent) -> Panel:
+def _panel(measure: str, points: Sequence[ScorePoint], x: Range1d) -> Panel:
     chances = [point.chance for point in points if point.chance is not None][:1]
     ends = [end for point in points for end in _interval(point)]
     panel = Panel(measure, x, around([*ends, *chances], 0.1), height=240)

@@ -90,11 +90,13 @@ isLinking=false}
 function show(f,chip){
 const isShown=chip.getAttribute('aria-pressed')==='true';
 marks(f).forEach(mark=>{if(mark.tags[0]===chip.dataset.series)mark.visible=isShown})}
-function zoom(f,factor){
-const ends=f.plots.map(plot=>plot.x_range).filter(isNumeric).map(range=>{
-const middle=(range.start+range.end)/2,half=(range.end-range.start)/2*factor,home=f.home.get(range);
-return [range,{start:Math.max(middle-half,home.start),end:Math.min(middle+half,home.end)}]});
-ends.forEach(([range,both])=>range.setv(both))}
+function move(f,factor,shift){
+const ranges=new Set(f.plots.map(plot=>plot.x_range));
+Array.from(ranges).filter(isNumeric).map(range=>{
+const home=f.home.get(range),width=Math.min((range.end-range.start)*factor,home.end-home.start);
+const middle=(range.start+range.end)/2+shift*width;
+const start=Math.max(home.start,Math.min(middle-width/2,home.end-width));
+return [range,{start,end:start+width}]}).forEach(([range,both])=>range.setv(both))}
 function fit(f){
 f.plots.filter(plot=>isNumeric(plot.y_range)).forEach(plot=>{
 let low=Infinity,high=-Infinity;
@@ -121,11 +123,11 @@ head=String(names);
 for(let i=0;i<columns[0].length;i++)lines.push([plot.title.text,mark.name,...columns.map(column=>column[i])])}));
 const anchor=document.createElement('a'),text=lines.map(line=>line.map(cell).join(',')).join('\\n')+'\\n';
 anchor.href=URL.createObjectURL(new Blob([text],{type:'text/csv'}));
-anchor.download='figure.csv';anchor.click();
+anchor.download=f.plots[0].title.text.replace(/[^\\w]+/g,'-')+'.csv';anchor.click();
 setTimeout(()=>URL.revokeObjectURL(anchor.href),1000)}
 
 const actions={
-in:f=>zoom(f,.5),out:f=>zoom(f,2),reset:f=>f.home.forEach((home,range)=>range.setv(home)),fit:fit,csv:download,
+in:f=>move(f,.5,0),out:f=>move(f,2,0),left:f=>move(f,1,-.5),right:f=>move(f,1,.5),reset:f=>f.home.forEach((home,range)=>range.setv(home)),fit:fit,csv:download,
 log:(f,button)=>{f.isLog=!f.isLog;button.setAttribute('aria-pressed',String(f.isLog));draw(f)}};
 function act(f,button){
 if(button.dataset.do)return actions[button.dataset.do](f,button);

@@ -1,13 +1,14 @@
 """Tables of the page: each figure's values in numbers, and what no figure shows."""
 
+import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from runtime.evaluation.uncertainty import is_noise
 from runtime.evaluation.window_noise import difference_stderr
 from runtime.optim.ema import HOT
-from runtime.report.contents import Evaluation, Phase, PhaseText, Report, Stage, mean
-from runtime.report.markup import NONE, Cell, Markup, Row, element, joined, listed, table
+from runtime.report.contents import Evaluation, Phase, PhaseText, Report, Sample, Stage, mean
+from runtime.report.markup import NONE, Cell, Markup, Row, element, folded, joined, known, listed, table
 from runtime.report.recipe import bytes_label, counted, percent, rate, tokens_label
 
 
@@ -33,24 +34,16 @@ def phases_table(report: Report) -> Markup:
     ]  # fmt: skip
     rows = []
     for phase in report.phases:
-        curve = phase.curve
+        curve, tokens = phase.curve, phase.consumed_tokens - phase.start_tokens
         num_skipped = phase.step - phase.start_step - len(curve.step)
         skipped = f" ({num_skipped:,} skipped)" if num_skipped else ""
+        steps = f"{phase.start_step + 1:,} – {phase.step:,}{skipped}"
+        ends = f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}"
+        sizes = ", ".join(f"{int(size):,}" for size in sorted(set(curve.global_batch_size.tolist())))
         rates = f"{rate(float(curve.learning_rate[0]))} → {rate(float(curve.learning_rate[-1]))}"
-        share = (phase.num_targets or 0) / (phase.consumed_tokens - phase.start_tokens)
-        rows.append(
-            [
-                phase_name(phase),
-                _start_of(phase),
-                f"{phase.start_step + 1:,} – {phase.step:,}{skipped}",
-                f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}",
-                NONE if phase.num_targets is None else f"{share:.2%}",
-                ", ".join(f"{int(size):,}" for size in sorted(set(curve.global_batch_size.tolist()))),
-                rates,
-                _kept(phase) if phase.averages else Cell("none", is_quiet=True),
-                f"{phase.final_loss:.3f}",
-            ]
-        )
+        trained = known(None if phase.num_targets is None else phase.num_targets / tokens, ".2%")
+        settings = trained, sizes, rates, _decays(phase) or Cell("none", is_quiet=True)
+        rows.append([phase_name(phase), _start_of(phase), steps, ends, *settings, f"{phase.final_loss:.3f}"])
     caption = (
         "Phases; steps and tokens are counted from the start of the run. Trained on: positions with a next token to "
         "predict; the others are padding, and the last token of each document and sequence"
@@ -58,11 +51,10 @@ def phases_table(report: Report) -> Markup:
     return table(headings, rows, caption)
 
 
-def _kept(phase: Phase) -> str:
+def _decays(phase: Phase) -> str:
     """Return the decays of the averages; names only where there are several to tell apart."""
-    if len(phase.averages) == 1:
-        return f"{phase.averages[0].decay:g}"
-    return ", ".join(f"{average.name} {average.decay:g}" for average in phase.averages)
+    several = len(phase.averages) > 1
+    return ", ".join(f"{average.name if several else ''} {average.decay:g}".strip() for average in phase.averages)
 
 
 def sources_table(report: Report) -> Markup:
@@ -71,10 +63,9 @@ def sources_table(report: Report) -> Markup:
     rows: list[Row] = []
     for cache in report.caches:
         found = [uses.get((cache.source, phase.name)) for phase in report.main_line]
-        density = f"{cache.num_train_bytes / cache.num_train_tokens:.2f}" if cache.num_train_tokens else NONE
         epochs = [NONE if use is None else f"{use.epochs:.3g} × ({tokens_label(use.num_tokens)})" for use in found]
-        tokens = f"{cache.num_train_tokens:,}", f"{cache.num_validation_tokens:,}"
-        rows.append([cache.source, *tokens, density, *epochs])
+        density = known(cache.num_train_bytes / cache.num_train_tokens if cache.num_train_tokens else None, ".2f")
+        rows.append([cache.source, f"{cache.num_train_tokens:,}", f"{cache.num_validation_tokens:,}", density, *epochs])
     headings = ["source", "#train tokens", "#held-out tokens", "#bytes a token"]
     headings += [f"#{phase.name}" for phase in report.main_line]
     caption = "Tokens of each source, and how often it was read by the end of each phase (tokens drawn in the phase)"
@@ -89,40 +80,34 @@ def forks_table(report: Report) -> Markup:
     headings = ["fork", "of", "changes", "#bits per byte", "#against it", "#final loss", "#against it", "why"]
     rows: list[Row] = []
     for fork in report.phases:
-        if fork.fork_of is None:
-            continue
-        base = by_name[fork.fork_of]
-        settings = {change.field: change.after for change in base.changes}
-        changed = [f"{item.field}: {item.after}" for item in fork.changes if settings.get(item.field) != item.after]
-        kept = {item.field for item in fork.changes}
-        changed += [f"{item.field}: {item.before}" for item in base.changes if item.field not in kept]
-        its, of_base = found.get(fork.name), found.get(base.name)
-        rows.append(
-            [
-                fork.name,
-                base.name,
-                "; ".join(changed) or f"ends at step {fork.step:,}",
-                NONE if its is None else f"{mean(its.best):.4f}",
-                NONE if its is None or of_base is None else _gain(its, of_base),
-                f"{fork.final_loss:.3f}",
-                f"{fork.final_loss - base.final_loss:+.3f}",
-                fork.fork_reason or NONE,
-            ]
-        )
+        if fork.fork_of is not None:
+            base = by_name[fork.fork_of]
+            its, of_base = found.get(fork.name), found.get(base.name)
+            bits = known(None if its is None else mean(its.best), ".4f")
+            gain = NONE if its is None or of_base is None else _gain(its, of_base)
+            loss = f"{fork.final_loss:.3f}", f"{fork.final_loss - base.final_loss:+.3f}"
+            rows.append([fork.name, base.name, _changed(fork, base), bits, gain, *loss, fork.fork_reason or NONE])
     caption = (
         "Forks; less is better. ±: standard error of the difference over held-out windows, "
         "not over seeds; “noise”: its 95 % interval holds 0"
     )
-    return table(headings, rows, caption, class_="recipe") if rows else Markup()
+    return table(headings, rows, caption, class_="recipe")
+
+
+def _changed(fork: Phase, base: Phase) -> str:
+    settings = {change.field: change.after for change in base.changes}
+    changed = [f"{item.field}: {item.after}" for item in fork.changes if settings.get(item.field) != item.after]
+    kept = {item.field for item in fork.changes}
+    changed += [f"{item.field}: {item.before}" for item in base.changes if item.field not in kept]
+    return "; ".join(changed) or f"ends at step {fork.step:,}"
 
 
 def _gain(fork: Evaluation, base: Evaluation) -> str:
     """Return the difference of two evaluations in bits per byte, and whether it is larger than its noise."""
     difference = mean(fork.best) - mean(base.best)
-    ours, theirs = fork.windows, base.windows
-    if ours is None or theirs is None:
-        return f"{difference:+.4f}"
-    error = difference_stderr(ours.losses, theirs.losses, num_tokens=ours.num_tokens, num_bytes=ours.num_bytes)
+    ours, theirs, error = fork.windows, base.windows, None
+    if ours is not None and theirs is not None:
+        error = difference_stderr(ours.losses, theirs.losses, num_tokens=ours.num_tokens, num_bytes=ours.num_bytes)
     if error is None:
         return f"{difference:+.4f}"
     verdict = "noise" if is_noise(difference, *error) else "worse" if difference > 0 else "better"
@@ -147,33 +132,29 @@ def _card(text: PhaseText) -> Markup:
 
 def domains_table(report: Report) -> Markup:
     """Return bits per byte of each phase: the mean, then the domains; averages first, then the weights."""
+    if not report.evaluations:
+        return Markup()
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
-    competing = [values for evaluation in report.evaluations for values in _competing(evaluation)]
-    least = {domain: min(values[domain] for values in competing if domain in values) for domain in report.domains}
-    least_mean = min(mean(values) for values in competing)
+    # One would choose among the averages, or the weights themselves without one.
+    competing = [values for each in report.evaluations for values in (list(each.averages.values()) or [each.hot])]
+    columns: list[Callable[[Mapping[str, float]], float | None]] = [mean]
+    columns += [operator.methodcaller("get", domain) for domain in report.domains]
+    least = [min(value for values in competing if (value := column(values)) is not None) for column in columns]
     rows: list[Row] = []
     for phase in (phase for phase in report.phases if phase.name in found):
         if phase.same_as is not None:
-            rows.append([phase_name(phase), Cell(f"as {phase.same_as}", is_quiet=True), NONE, *(NONE for _ in least)])
+            rows.append([phase_name(phase), Cell(f"as {phase.same_as}", is_quiet=True), *[NONE] * len(columns)])
             continue
-        evaluation = found[phase.name]
-        for which, values in {**evaluation.averages, "weights": evaluation.hot}.items():
-            competes = any(values is each for each in _competing(evaluation))
-            cells = [Cell(f"{mean(values):.4f}", competes and mean(values) == least_mean, not competes)]
-            cells += [
-                Cell(f"{values[domain]:.4f}", competes and values[domain] == best, not competes)
-                if domain in values
-                else NONE
-                for domain, best in least.items()
+        for which, values in {**found[phase.name].averages, "weights": found[phase.name].hot}.items():
+            competes = any(values is each for each in competing)
+            cells = [
+                NONE if value is None else Cell(f"{value:.4f}", competes and value == best, not competes)
+                for value, best in zip((column(values) for column in columns), least, strict=True)
             ]
             rows.append([phase_name(phase), which, *cells])
     caption = "Bits per byte; bold: the best of all phases (averaged weights where they are kept)"
-    return table(["phase", "weights", "#mean", *(f"#{domain}" for domain in least)], rows, caption, grouped=1)
-
-
-def _competing(evaluation: Evaluation) -> list[Mapping[str, float]]:
-    """Return the weights one would choose among: every average, or the weights themselves without one."""
-    return list(evaluation.averages.values()) or [evaluation.hot]
+    headings = ["phase", "weights", "#mean", *(f"#{domain}" for domain in report.domains)]
+    return table(headings, rows, caption, grouped=1)
 
 
 def scores_table(report: Report) -> Markup:
@@ -184,25 +165,19 @@ def scores_table(report: Report) -> Markup:
         found = {score.export: score for score in report.scores if (score.label, score.metric) == (label, metric)}
         chance = next((score.chance for score in found.values() if score.chance is not None), None)
         most = max(score.value for score in found.values())
-        cells: list[str | Cell] = [label, metric, NONE if chance is None else f"{chance:.3f}"]
-        for score in map(found.get, exports):
-            if score is None:
-                cells.append(NONE)
-                continue
-            spread = "" if score.stderr is None else f" ± {score.stderr:.3f}"
-            cells.append(Cell(f"{score.value:.3f}{spread}", is_best=score.value == most))
-        rows.append(cells)
+        cells = [NONE if score is None else Cell(str(score), score.value == most) for score in map(found.get, exports)]
+        rows.append([label, metric, known(chance, ".3f"), *cells])
     caption = "Scores ± standard error; bold: the best of a row, whether or not the difference means anything"
     return table(["task", "metric", "#chance", *(f"#{name}" for name in exports)], rows, caption)
 
 
 def steps_table(report: Report) -> Markup:
     """Return every step of the graph, those of a source or phase together."""
-    groups: dict[str, list[Row]] = {}
-    for node in report.graph:
-        row: Row = [node.group, node.name, node.kind, Cell(", ".join(node.inputs), is_quiet=True)]
-        groups.setdefault(node.group, []).append(row)
-    rows = [row for group in groups.values() for row in group]
+    groups = list(dict.fromkeys(node.group for node in report.graph))
+    rows: list[Row] = [
+        [node.group, node.name, node.kind, Cell(", ".join(node.inputs), is_quiet=True)]
+        for node in sorted(report.graph, key=lambda node: groups.index(node.group))
+    ]
     return table(["source or phase", "step", "kind", "reads"], rows, "Steps", grouped=1, class_="wrap")
 
 
@@ -233,90 +208,77 @@ def stages_table(report: Report) -> Markup:
     headings = [
         "source", "stage", "#documents in", "#dropped", "#documents out", "#text dropped", "#text out", "edited",
     ]  # fmt: skip
-    rows = []
+    rows: list[Row] = []
     for stage in report.stages:
-        dropped, size = stage.num_dropped, stage.num_bytes_dropped
+        dropped = stage.num_dropped
+        documents = f"{stage.num_documents + dropped:,}", known(dropped or None, ","), f"{stage.num_documents:,}"
+        text = _text(stage.num_bytes_dropped, stage.num_bytes_dropped + stage.num_bytes)
         edited = f"{counted(stage.num_edited, 'document')} lost {bytes_label(stage.num_bytes_removed)} and stayed"
-        rows.append(
-            [
-                stage.source,
-                stage.stage,
-                f"{stage.num_documents + dropped:,}",
-                f"{dropped:,}" if dropped else NONE,
-                f"{stage.num_documents:,}",
-                f"{bytes_label(size)} ({_share(size, size + stage.num_bytes)})" if size else NONE,
-                bytes_label(stage.num_bytes),
-                edited if stage.num_edited else NONE,
-            ]
-        )
+        out = bytes_label(stage.num_bytes), edited if stage.num_edited else NONE
+        rows.append([stage.source, stage.stage, *documents, text, *out])
     return table(headings, rows, "Documents by source and stage", grouped=1)
+
+
+def _text(part: int, whole: int) -> str | Cell:
+    """Return bytes of text, and their share."""
+    return f"{bytes_label(part)} ({percent(part / whole)})" if part else NONE
 
 
 def rules_table(report: Report) -> Markup:
     """Return the drops of each rule over all sources, most documents first within a stage."""
-    headings = ["stage", "rule", "#documents", "#share", "#text", "#share of text", "sources"]
-    rows = []
+    rows: list[Row] = []
     for name in dict.fromkeys(stage.stage for stage in report.stages):
         stages = [stage for stage in report.stages if stage.stage == name]
-        documents_in = sum(stage.num_documents + stage.num_dropped for stage in stages)
-        bytes_in = sum(stage.num_bytes + stage.num_bytes_dropped for stage in stages)
+        num_documents = sum(stage.num_documents + stage.num_dropped for stage in stages)
+        num_bytes = sum(stage.num_bytes + stage.num_bytes_dropped for stage in stages)
         counts: Counter[str] = Counter()
         for stage in stages:
             counts.update(stage.dropped)
         for rule, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-            size = sum(stage.dropped_bytes.get(rule, 0) for stage in stages)
             by_source = sorted(((stage.dropped.get(rule, 0), stage.source) for stage in stages), reverse=True)
             sources = ", ".join(f"{source} {number:,}" for number, source in by_source if number)
-            text = bytes_label(size), _share(size, bytes_in)
-            share = _share(count, documents_in)
-            rows.append(
-                [name, rule, f"{count:,}", share, *(text if size else (NONE, NONE)), Cell(sources, is_quiet=True)]
-            )
-    return table(headings, rows, "Dropped by rule, over all sources", grouped=1, class_="wrap") if rows else Markup()
-
-
-def _share(part: int, whole: int) -> str:
-    return percent(part / whole) if whole else NONE.content
+            text = _text(sum(stage.dropped_bytes.get(rule, 0) for stage in stages), num_bytes)
+            share = percent(count / num_documents) if num_documents else NONE
+            rows.append([name, rule, f"{count:,}", share, text, Cell(sources, is_quiet=True)])
+    headings = ["stage", "rule", "#documents", "#share", "#text (share)", "sources"]
+    return table(headings, rows, "Dropped by rule, over all sources", grouped=1, class_="wrap")
 
 
 def hits_table(report: Report) -> Markup:
     """Return overlaps with evaluation items, by source and task."""
-    if not any(stage.stage == "decontaminate" for stage in report.stages):
-        return Markup()
     rows = [
         [stage.source, task, f"{count:,}"]
         for stage in report.stages
         for task, count in sorted(stage.hits.items(), key=lambda item: (-item[1], item[0]))
     ]
-    if not rows:
+    if not rows and any(stage.stage == "decontaminate" for stage in report.stages):
         return element("p", "Decontamination: no document overlaps with an evaluation item.")
     return table(["source", "task", "#hits"], rows, "Decontamination: overlaps with evaluation items", grouped=1)
 
 
 def dropped_details(report: Report) -> Markup:
     """Return a fold for each source and stage, with a fold for each reason, with samples."""
-    folds = []
-    for stage in report.stages:
-        if dropped := {reason: count for reason, count in stage.dropped.items() if count}:
-            heading = f"{stage.source}, {stage.stage}: {counted(stage.num_dropped, 'document')} dropped"
-            folds.append(element("details", element("summary", heading), *_reasons(stage, dropped)))
-    return joined(folds) if folds else element("p", "No stage dropped a document.")
+    folds = [
+        folded(f"{stage.source}, {stage.stage}: {counted(stage.num_dropped, 'document')} dropped", *_reasons(stage))
+        for stage in report.stages
+    ]
+    return joined(folds) or (element("p", "No stage dropped a document.") if report.stages else Markup())
 
 
-def _reasons(stage: Stage, dropped: Mapping[str, int]) -> list[Markup]:
+def _reasons(stage: Stage) -> list[Markup]:
     found = []
-    for reason, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0])):
-        shown = []
-        for sample in (sample for sample in stage.samples if sample.reason == reason):
-            detail = [" — ", element("bdi", sample.detail)] if sample.detail else []
-            name = element("div", element("bdi", sample.document), *detail)
-            shown.append(element("div", name, element("pre", element("bdi", sample.excerpt)), class_="sample"))
+    for reason, count in sorted(stage.dropped.items(), key=lambda item: (-item[1], item[0])):
+        shown = [_sample(sample) for sample in stage.samples if sample.reason == reason]
         size = stage.dropped_bytes.get(reason, 0)
-        line = f"{reason}: {count:,} ({count / stage.num_dropped:.0%})"
-        line += f", {bytes_label(size)} of text" if size else ""
-        if shown:
-            summary = f"{line}, {counted(len(shown), 'sample')}"
-            found.append(element("details", element("summary", summary), *shown))
-        else:
-            found.append(element("div", line, class_="sample"))
+        text = f", {bytes_label(size)} of text" if size else ""
+        samples = f", {counted(len(shown), 'sample')}" if shown else ""
+        if count:
+            line = f"{reason}: {count:,} ({count / stage.num_dropped:.0%}){text}{samples}"
+            found.append(folded(line, *shown) or element("div", line, class_="sample"))
     return found
+
+
+def _sample(sample: Sample) -> Markup:
+    detail = [" — ", element("bdi", sample.detail)] if sample.detail else []
+    name = element("div", element("bdi", sample.document), *detail)
+    return element("div", name, element("pre", element("bdi", sample.excerpt)), class_="sample")

@@ -9,7 +9,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from pipelines import tootsie
-from pipelines.heat_map_command import MOST_MOMENTS, Measured, _spread, heat_windows
+from pipelines.heat_map_command import MOST_MOMENTS, Measured, _spread
+from runtime.report.readings import heat_windows
 from tests.catalogue import check_message
 
 WORDS = ["a", " fine", " day", "."]
@@ -42,7 +43,7 @@ def measured(phase: str, step: int, log_prob: float, *windows: tuple[str, str, l
 
 def test_windows_are_joined_over_moments(tokenizer: Tokenizer) -> None:
     web, code = ("web", "aa", [0, 1, 2, 3]), ("code", "bb", [0, 3])
-    moments = [measured("kestrel", 5, -2.0, web), measured("ocelot", 9, -1.0, web, code)]
+    moments = [measured("kestrel", 5, -2.0, web).table, measured("ocelot", 9, -1.0, web, code).table]
     windows = {window.domain: window for window in heat_windows(moments, tokenizer)}
     assert list(windows["web"].texts) == WORDS
     first, second = windows["web"].moments
@@ -53,7 +54,7 @@ def test_windows_are_joined_over_moments(tokenizer: Tokenizer) -> None:
 
 
 def test_only_the_named_domains_are_drawn(tokenizer: Tokenizer) -> None:
-    moments = [measured("kestrel", 5, -2.0, ("web", "aa", [0, 1]), ("code", "bb", [0, 3]))]
+    moments = [measured("kestrel", 5, -2.0, ("web", "aa", [0, 1]), ("code", "bb", [0, 3])).table]
     assert [window.domain for window in heat_windows(moments, tokenizer, ["code"])] == ["code"]
 
 

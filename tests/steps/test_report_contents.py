@@ -6,12 +6,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from runtime.report.page import render
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_contents import PREDICTIONS_FILE, _order, contents_of
+from steps.tokenizer import TokenizerResult
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import evaluation, example, made, phase
+
+
+def prediction(weights, domain, window, log_prob):
+    likely = {"likely": [1, 0], "likely_log_prob": [-0.5, -3.0]}
+    of_token = {"log_prob": log_prob, "token": 1, "rank": 0, "entropy": 0.5, **likely}
+    return {"weights": weights, "domain": domain, "window": window, **of_token}
 
 
 def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
@@ -161,13 +169,39 @@ def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
     contents = contents_of(example(tmp_path, forks={"spoonbill": "ocelot"}))
     assert [(fork.name, fork.fork_of) for fork in contents.phases if fork.fork_of] == [("spoonbill", "ocelot")]
     assert [evaluation.windows for evaluation in contents.evaluations] == [None, None]
-    rows = [{"weights": which, "domain": "web", "window": "a", "log_prob": -2.0} for which in ("hot", "averaged")]
+    rows = [prediction(which, "web", "a", -2.0) for which in ("hot", "averaged")]
     table = pa.Table.from_pylist([*rows, rows[1] | {"log_prob": -4.0}, rows[1] | {"log_prob": None}])
     config = example(tmp_path, forks={"spoonbill": "ocelot"})
     pq.write_table(table, config.evaluations["ocelot"].join(PREDICTIONS_FILE))
     windows = contents_of(config).evaluations[1].windows
     assert windows is not None and windows.losses == {("web", "a"): (3.0, 2)}
     assert windows.num_tokens == config.evaluations["ocelot"].result.num_tokens
+
+
+def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phase(tmp_path):
+    vocabulary = Tokenizer(models.WordLevel({"a": 0, " sea": 1}, unk_token="a"))
+    vocabulary.decoder = decoders.Fuse()
+    result = TokenizerResult(
+        tokenizer="tokenizer.json", vocab_size=2, eos_token_id=0, bos_token_id=None, digest="d"
+    )  # fmt: skip
+    tokenizer = made(tmp_path, "tokenizer", result)
+    vocabulary.save(f"{tokenizer.path}/tokenizer.json")
+    config = example(tmp_path, tokenizer=tokenizer, labels={"web": "the web"})
+    assert contents_of(config).windows == ()
+    for name, weights, loss in (("kestrel", "hot", 2.0), ("ocelot", "averaged", 1.0)):
+        rows = [
+            prediction(which, domain, window, -loss if which == weights else -9.0)
+            for which in ("hot", "averaged")
+            for domain, window in (("web", "b"), ("web", "a"), ("code", "c"))
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), config.evaluations[name].join(PREDICTIONS_FILE))
+    contents = contents_of(config)
+    assert contents.moments == ("kestrel", "ocelot")
+    assert [(window.domain, window.digest, window.texts) for window in contents.windows] == [
+        ("code", "c", [" sea"]), ("the web", "a", [" sea"]),
+    ]  # fmt: skip
+    assert [[float(moment.log_prob[0]) for moment in window.moments] for window in contents.windows] == [[-2, -1]] * 2
+    assert "Held-out text, token by token" in render(contents)
 
 
 def test_hits_and_samples_reach_their_stage(tmp_path):

@@ -24,6 +24,7 @@ from runtime.report.contents import (
     SourceCurve,
     Stage,
 )
+from runtime.report.heat_map import HeatWindow, Moment
 from runtime.report.recipe import Change, Node
 
 SEQUENCE_LENGTH = 256
@@ -211,6 +212,20 @@ def _source_curves(phases: tuple[Phase, ...]) -> tuple[SourceCurve, ...]:
     )
 
 
+def _windows(phases: tuple[Phase, ...]) -> tuple[HeatWindow, ...]:
+    """A window of each domain; another token is the hardest after each phase."""
+    generator = np.random.default_rng(5)
+    texts = [*f"A hostile text {HOSTILE} and the rest".split(" ")]
+
+    def moment() -> Moment:
+        log_prob = np.append(np.nan, -generator.exponential(3, len(texts) - 1)).astype(np.float32)
+        rank = np.where(np.isfinite(log_prob), np.round(-log_prob), -1).astype(np.int32)
+        likely = np.full((len(texts), 2), -0.7, np.float32)
+        return Moment(log_prob, rank, np.full(len(texts), 1.5, np.float32), [("a", HOSTILE)] * len(texts), likely)
+
+    return tuple(HeatWindow(domain, f"{domain:.4}", texts, [moment() for _ in phases]) for domain in DOMAINS)
+
+
 def example_report() -> Report:
     """The whole example; every call gives the same."""
     phases = _phases()
@@ -230,7 +245,7 @@ def example_report() -> Report:
         "A Llama of 1.1 million parameters, trained through the phases of Tootsie 8B on ten sources of real text.",
         "python pipelines/tootsie.py",
         phases, _evaluations(phases), exports, _scores(exports), _stages(), caches, _graph(phases, exports),
-        source_curves=_source_curves(phases),
+        source_curves=_source_curves(phases), moments=tuple(phase.name for phase in phases), windows=_windows(phases),
     )  # fmt: skip
 
 

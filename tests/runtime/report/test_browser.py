@@ -16,7 +16,7 @@ from runtime.data.consumption import SourceUse
 from runtime.report import curve_plots, documents_page, heat_map, pages
 from runtime.report.curve_plots import Line
 from runtime.report.heat_map import HeatWindow
-from runtime.report.markup import marked
+from runtime.report.markup import marked, printable
 from runtime.report.norm_plots import LayerNorms
 from runtime.report.theme import DARK_FIGURES, MAIN
 from runtime.tracking.stalls import DataStalls, Stall
@@ -268,6 +268,20 @@ def test_a_heat_map_shows_a_token_its_moments_and_their_change(open_page):
     assert shown.locator("#moment-name").inner_text() == moments[0]
     shown.locator("#window").select_option("1")
     assert "Alan" in shown.locator("#text").inner_text()
+
+
+def test_the_hardest_token_of_a_domain_after_each_phase_is_found_in_the_report(shown, report):
+    section = shown.locator("section:has(#tokens)")
+    (label,) = [text for text in section.locator("#window option").all_inner_texts() if text.startswith("math")]
+    section.locator("#window").select_option(label=label)
+    window = next(window for window in report.windows if window.domain == "mathematics")
+    for place, (name, found) in enumerate(zip(report.moments, window.moments, strict=True)):
+        section.locator("#moment").fill(str(place))
+        assert section.locator("#moment-name").inner_text() == name
+        hardest = int(np.nanargmin(found.log_prob))
+        first, second, *_ = section.locator("#token").inner_text().splitlines()
+        assert json.loads(first.removeprefix("hardest token: ")) == printable(window.texts[hardest])
+        assert f"loss {-found.log_prob[hardest]:.3f} nats" in second
 
 
 def test_a_heat_map_fits_a_telephone(open_page):

@@ -24,7 +24,7 @@ def test_a_mixture_changes_at_the_tokens_of_its_step(report):
 
 
 def test_the_timeline_has_each_phase_rate_batch_size_and_share(report):
-    phases, rates, batches, mixture = panels(timeline(report, ""))
+    (phases, rates, batches), (mixture,) = figures("".join(timeline(report, "")))
     ends = {mark.data["y"][0]: (mark.data["left"][0], mark.data["right"][0]) for mark in phases.of("HBar")}
     assert ends == {phase.name: (phase.start_tokens, phase.consumed_tokens) for phase in report.phases}
     (phoenix,) = (mark for mark in rates.marks if mark.name == "phoenix")

@@ -1,8 +1,7 @@
 """Measures over tokens: a panel each, a curve for each set of weights, and bars of the 95 % interval."""
 
-from bokeh.models import Span
+from bokeh.models import Range1d, Span
 
-from runtime.report.panel import Extent
 from runtime.report.score_curves import ScorePoint, _panel, page
 from tests.runtime.report.drawn import panels
 
@@ -24,5 +23,5 @@ def test_each_point_has_a_bar_that_holds_the_truth_19_times_in_20_where_its_erro
 
 
 def test_chance_is_a_line_at_its_height():
-    (line,) = _panel("piqa", POINTS[2:], Extent(0, 1)).plot.select({"type": Span})
+    (line,) = _panel("piqa", POINTS[2:], Range1d(0, 1)).plot.select({"type": Span})
     assert (line.dimension, line.location) == ("width", 0.5)
