@@ -106,6 +106,12 @@ class LoggedPhase:
         """Return the tokens of the run after a training step."""
         return float(self._leg.tokens_at(step))
 
+    def step_at(self, tokens: int) -> int:
+        """Return the training step of this phase that ends nearest to a number of tokens of the run."""
+        first, last = self._config.begin_step + 1, self._config.until_step
+        step = self._config.begin_step + round((tokens - self._leg.begin_tokens) / self._leg.tokens_per_step)
+        return min(max(step, first), last)
+
     def _line(self, panel: str, tokens: np.ndarray, values: np.ndarray, name: str | None = None) -> Line:
         return Line(panel, name or self.name, MAIN_LINE if self.is_main else self.name, tokens, values)
 

@@ -14,11 +14,12 @@ from marin_dag.ledger.records import Record, Records, UnreadableRecordError
 from marin_dag.store.store import Store
 from pipelines.document_browser import LiveDocuments
 from pipelines.heat_map_command import heat_map
+from pipelines.live_batches import LiveBatches
 from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
 from pipelines.stalls_command import alarms_in, event_reader, stalls_of
-from runtime.report import documents_page
+from runtime.report import batch_page, documents_page
 from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.document import figure_scripts
 from runtime.report.pages import stalls_page, texts_page
@@ -36,14 +37,15 @@ class RunPage(PageContent):
     """Curves, alarms and views of one graph; several threads may call the methods."""
 
     style = STYLE
-    scripts = (*figure_scripts(), documents_page.SCRIPT)
+    scripts = (*figure_scripts(), documents_page.SCRIPT, batch_page.SCRIPT)
 
     def __init__(self, session: Session, graph: Graph) -> None:
         self._session, self._graph = session, graph
         self._phases = logged_phases(session, graph, phases_by_digest(graph.steps).values())
         lines = [line for phase in self._phases for line in phase.lines()]
         self._documents = LiveDocuments(session.store, graph)
-        shown = f"<h2>Curves</h2>{curves(lines, end=1.0, is_live=True)}" if lines else ""
+        self._batches = LiveBatches(session, graph, self._phases)
+        shown = f"<h2>Curves</h2>{curves(lines, end=1.0, is_live=True)}{batch_page.PLACES}" if lines else ""
         self.markup = shown + documents_page.live_browser(self._documents.steps)
         self._lock = threading.Lock()
         self._looked = -LOOK_SECONDS
@@ -72,8 +74,8 @@ class RunPage(PageContent):
         return pages[name][1]()
 
     def data(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return documents of a step."""
-        return self._documents.data(query)
+        """Return rows of a training step of a phase, or documents of a step."""
+        return self._batches.data(query) if "phase" in query else self._documents.data(query)
 
     def _look(self) -> None:
         from runtime.training.checkpoint_reader import CheckpointError
@@ -108,7 +110,8 @@ class RunPage(PageContent):
                 case "error":
                     found.append((event.get("step", 0), event["message"], ""))
         for step, text, fix in sorted(found):
-            yield {"name": phase.name, "text": f"at step {step:,}: {text}", "at": phase.tokens_at(step), "fix": fix}
+            shown = {"name": phase.name, "text": f"at step {step:,}: {text}", "at": phase.tokens_at(step), "fix": fix}
+            yield shown | ({"step": step} if step else {})
 
     def _pages(self) -> dict[str, tuple[str, Callable[[], str]]]:
         """Return title and page function of each view: finished reports, and pages that are drawn when opened."""

@@ -198,7 +198,10 @@ function showContent(found) {
     const row = put(alarms, "div", undefined, "row");
     put(row, "b", alarm.name);
     put(row, "span", ` ${alarm.text} `, "bad");
-    link(row, "show", () => dispatchEvent(new CustomEvent("look-at", { detail: alarm.at })));
+    link(row, "show", () => {
+      dispatchEvent(new CustomEvent("look-at", { detail: alarm.at }));
+      dispatchEvent(new CustomEvent("alarm", { detail: alarm }));
+    });
     if (alarm.fix) put(put(row, "div"), "code", alarm.fix);
   }
   const views = document.getElementById("views");

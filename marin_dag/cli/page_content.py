@@ -22,8 +22,8 @@ class PageContent:
     def values(self, low: float | None, high: float | None) -> dict[str, Any]:
         """Return `figures` (values for the script, between two places of their x axis), `alarms` and `views`.
 
-        An alarm has `name` of a step, `text`, `at` (a place of the x axis) and `fix` (a command, or ""). A view has
-        `name` and `title`.
+        An alarm has `name` of a step, `text`, `at` (a place of the x axis), `fix` (a command, or "") and more for the
+        scripts, which get a chosen alarm as the event "alarm". A view has `name` and `title`.
         """
         return {"figures": {}, "alarms": [], "views": []}
 

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
-from pipelines import run_curves, run_page, tootsie
+from pipelines import live_batches, run_curves, run_page, tootsie
 from pipelines.run_curves import LoggedPhase
 from pipelines.run_page import RunPage
 from pipelines.scales import LAPTOP
+from pipelines.trained_batch import Row
 from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, thinned
 from runtime.report.panel import MAIN_LINE
 from steps.sample import SampleResult, SampleText
@@ -76,7 +78,8 @@ def trained(tmp_path, graph):
     """Log a run whose second attempt restarts at step 20 after an alarm at step 30; return its digest."""
     digest = graph.step("kestrel").digest
     save(tmp_path, digest, 20, loss=3.0)
-    alarm = {"event": "alarm", "monitor": "loss_spike", "figure": 9.5, "limit": 4.25}
+    odd = {"row": 2, "source": "math", "row_loss": 11.67, "median_row_loss": 3.94}
+    alarm = {"event": "alarm", "monitor": "loss_spike", "figure": 9.5, "limit": 4.25, **odd}
     log(
         tmp_path, digest, "1.jsonl", begin(0), validation(0, 8.0), progress(10, 3.5, 500.0),
         {**alarm, "step": 15}, progress(30, 9.0), {**alarm, "step": 30},
@@ -104,12 +107,69 @@ def test_alarms_say_where_they_are_and_which_command_helps(session, graph, train
     assert "rollback kestrel" in alarm["fix"]
 
 
-def test_an_alarm_whose_loss_came_back_needs_no_command(session, graph, trained, tmp_path):
+@pytest.fixture
+def batches(monkeypatch):
+    """Return the training steps whose batches are read: two rows of web and two of math, with a letter a token."""
+    read = []
+
+    def find_batch(store, phase, step):
+        read.append((phase.name, step))
+
+        def rows(store, places):
+            letters = np.arange(97, 101)
+            return [Row(at, sources[at], 1, letters, np.array([0, 0, 0, 1]), [f"{at}#<b>", None]) for at in places]
+
+        sources = ["web", "web", "math", "math"]
+        return SimpleNamespace(is_recorded=step < 25, sources=sources, losses={"math": 7.8, "web": math.nan}, rows=rows)
+
+    tokenizer = SimpleNamespace(get_vocab_size=lambda: 128)
+    monkeypatch.setattr(live_batches, "find_batch", find_batch)
+    monkeypatch.setattr(live_batches, "tokenizer_of", lambda *_: SimpleNamespace(tokenizer=tokenizer))
+    monkeypatch.setattr("runtime.data.token_bytes.token_texts", lambda tokenizer, tokens: [*map(chr, tokens)])
+    return read
+
+
+def test_an_alarm_and_a_point_of_a_curve_show_the_rows_of_their_training_step(session, graph, trained, batches):
+    page = RunPage(session, graph)
+    (alarm,) = page.values(None, None)["alarms"]
+    found = page.data({"phase": alarm["name"], "step": str(alarm["step"])})
+    assert (found["step"], [row["row"] for row in found["rows"]]) == (15, [2, 0, 3, 1]), "the odd row is the first"
+    assert [(row.get("loss"), row.get("others")) for row in found["rows"][:2]] == [(11.67, 3.94), (None, None)]
+    documents = [{"id": "2#<b>", "tokens": 3, "text": "abc"}, {"id": "unknown document", "tokens": 1, "text": "d"}]
+    assert found["rows"][0]["documents"] == documents and found["isRecorded"]
+    assert found["sources"] == [{"name": "math", "rows": 2, "loss": 7.8}, {"name": "web", "rows": 2, "loss": None}]
+    assert "batch kestrel@15 --heat" in found["command"]
+    of_web = page.data({"phase": "kestrel", "tokens": str(round(alarm["at"])), "source": "web"})
+    assert (of_web["step"], [row["row"] for row in of_web["rows"]]) == (15, [0, 1])
+    assert batches == [("kestrel", 15)], "a recorded batch is read once"
+    for _ in range(2):
+        page.data({"phase": "kestrel", "step": "40"})
+    assert batches[1:] == [("kestrel", 40)] * 2, "one that is not recorded yet may change"
+
+
+@pytest.mark.parametrize(
+    "query", [{"phase": "x", "step": "1"}, {"phase": "kestrel"}, {"phase": "kestrel", "step": "-1"},
+              {"phase": "kestrel", "step": "9" * 19}, {"phase": "kestrel", "step": "0"}],
+)  # fmt: skip
+def test_rows_of_no_training_step_are_refused(session, graph, trained, query):
+    with pytest.raises(UserError):
+        RunPage(session, graph).data(query)
+
+
+def test_the_training_step_of_a_number_of_tokens_is_that_after_which_a_run_has_them(session, graph):
+    for phase in run_curves.logged_phases(session, graph, [["kestrel"], ["phoenix"]]):
+        config = graph.step(phase.name).config
+        for step in (config.begin_step + 1, config.until_step):
+            assert phase.step_at(round(phase.tokens_at(step))) == step
+        assert phase.step_at(0) == config.begin_step + 1 and phase.step_at(10**12) == config.until_step
+
+
+def test_an_alarm_whose_loss_came_back_needs_no_rollback(session, graph, trained, tmp_path):
     recovered = {"event": "recovered", "step": 15}
     odd = {"event": "alarm", "step": 22, "monitor": "low_loss", "figure": 0.1, "limit": 1, "row": 2, "source": "web"}
     log(tmp_path, trained, "3.jsonl", begin(20), {"event": "skipped", "step": 21}, recovered, odd)
     alarm, skipped, other = RunPage(session, graph).values(None, None)["alarms"]
-    assert "15" in alarm["text"] and alarm["text"].endswith("came back") and not alarm["fix"]
+    assert "15" in alarm["text"] and alarm["text"].endswith("came back") and "rollback" not in alarm["fix"]
     assert "21" in skipped["text"] and "batch kestrel@22" in other["fix"]
 
 
@@ -150,20 +210,35 @@ def test_a_view_that_is_not_there_is_refused(session, graph, trained):
     assert "<div>kestrel</div><pre><bdi><b>&lt;b&gt;</b>a</bdi>" in RunPage(session, graph).view("texts")
 
 
+POINT = """() => {
+  const view = Bokeh.index.roots[0], box = view.canvas_view.el.getBoundingClientRect();
+  const data = view.model.renderers[0].data_source.data, at = name => data.get(name)[11];
+  return [box.x + view.frame.x_scale.compute(at('x')), box.y + view.frame.y_scale.compute(at('y'))] }"""
+"""Where the twelfth point of the loss is."""
+
+
 @pytest.mark.slow
 @NEEDS_CHROMIUM
 @pytest.mark.parametrize("width", [390, 1100])
-def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trained, width):
+def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trained, batches, width):
     watched = Watched("tootsie", graph, session.store)
     with browser.run_page(watched, RunPage(session, graph), width=width) as shown:
         shown.locator("#graph .step").first.wait_for(timeout=60_000)
         canvas = shown.locator("figure .bk-Canvas").first
         canvas.wait_for(timeout=60_000)
         shown.locator("#alarms .row").wait_for()
+        canvas.scroll_into_view_if_needed()
+        shown.mouse.click(*shown.evaluate(POINT))
+        shown.locator("#batch-note", has_text="Step 23 of kestrel").wait_for()
         with shown.expect_response(lambda response: "low=" in response.url):
             shown.locator("[data-do=in]").click()
         canvas.hover()
         shown.locator(".bk-Tooltip", has_text="kestrel").first.wait_for(timeout=30_000)
+        shown.locator("#alarms button").click()
+        shown.locator("#batch-rows .reason", has_text="11.670").wait_for()
+        assert shown.locator("#batch b").count() == 0, "an id is a text"
+        shown.locator("#batch-sources button", has_text="web").click()
+        shown.locator("#batch-note", has_text="of which 2 are").wait_for()
         shown.locator("#graph .lane", has_text="kestrel").locator(".step").first.click()
         assert "train_phase: " in shown.locator("#step").inner_text()
         with shown.context.expect_page() as opened:

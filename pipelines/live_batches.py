@@ -1,0 +1,99 @@
+"""Live batches: the rows of a training step for the page of a run."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marin_dag.cli.session import Session
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
+from pipelines.finished import tokenizer_of
+from pipelines.run_curves import LoggedPhase
+from pipelines.runs import finite
+from pipelines.trained_batch import Row, TrainedBatch, find_batch
+from runtime.report.markup import MOST_CHARACTERS, printable_data
+
+MOST_ROWS, MOST_BATCHES = 8, 4
+MOST_DIGITS = 18
+"""Digits of a step or of a number of tokens, which are 64-bit integers."""
+
+
+class LiveBatches:
+    """The batches of the phases of a graph; several threads may ask."""
+
+    def __init__(self, session: Session, graph: Graph, phases: Sequence[LoggedPhase]) -> None:
+        self._session, self._graph = session, graph
+        self._phases = {phase.name: phase for phase in phases}
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, int], TrainedBatch] = {}
+        """The newest recorded batches, which do not change."""
+
+    def data(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return rows of a training step, which `step` or the run's `tokens` after it names; of one `source` or of all.
+
+        Raises:
+            UserError: no such training step, or its batch cannot be found.
+        """
+        from runtime.training.checkpoint_reader import CheckpointError
+
+        name, number = query.get("phase", ""), query.get("step") or query.get("tokens", "")
+        if name not in self._phases or not number.isdecimal() or len(number) > MOST_DIGITS:
+            raise UserError(f"page: no training step {number!r} of phase {name!r}; load the page again.")
+        phase = self._phases[name]
+        step = int(number) if "step" in query else phase.step_at(int(number))
+        try:
+            with self._lock:
+                return self._data(phase, step, query.get("source", ""))
+        except CheckpointError as error:
+            raise UserError(f"page: {error}") from error
+
+    def _data(self, phase: LoggedPhase, step: int, source: str) -> dict[str, Any]:
+        from runtime.data.token_bytes import token_texts
+
+        store, trained = self._session.store, self._graph.step(phase.name)
+        batch = self._found.get((phase.name, step)) or find_batch(store, trained, step)
+        if batch.is_recorded:
+            newest = [*self._found.items(), ((phase.name, step), batch)][-MOST_BATCHES:]
+            self._found = dict(newest)
+        odd = next((event for event in phase.events() if event.get("step") == step and "row" in event), None)
+        counts = Counter(batch.sources)
+        places = _spread(batch.sources, None if odd is None else odd["row"], source)
+        tokenizer = tokenizer_of(store, [trained]).tokenizer
+        rows = [row._replace(texts=token_texts(tokenizer, row.tokens.tolist())) for row in batch.rows(store, places)]
+        data: dict[str, Any] = printable_data(
+            {
+                "phase": phase.name,
+                "step": step,
+                "isRecorded": batch.is_recorded,
+                "sources": [
+                    {"name": name, "rows": counts[name], "loss": finite(batch.losses.get(name))}
+                    for name in sorted(counts)
+                ],
+                "rows": [_row_data(row, odd) for row in rows],
+                "command": self._session.line("batch", f"{phase.name}@{step}", "--heat"),
+            }
+        )
+        return data
+
+
+def _spread(sources: Sequence[str], first: int | None, source: str) -> list[int]:
+    """Return the places of at most `MOST_ROWS` rows: `first`, then rows of each source in turn."""
+    turns: Counter[str] = Counter()
+    order = []
+    for place, name in enumerate(sources):
+        if source in ("", name):
+            order.append((place != first, turns[name], name, place))
+            turns[name] += 1
+    return [place for *_, place in sorted(order)[:MOST_ROWS]]
+
+
+def _row_data(row: Row, odd: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a row as JSON data, with its loss if an alarm or a spike of the step recorded it."""
+    is_odd = odd is not None and odd["row"] == row.place
+    documents = [
+        {"id": each["document"] or "unknown document", "tokens": each["tokens"], "text": each["text"][:MOST_CHARACTERS]}
+        for each in row.by_document()
+    ]
+    losses = {"loss": odd["row_loss"], "others": odd["median_row_loss"]} if odd is not None and is_odd else {}
+    return {"row": row.place, "source": row.source, "pass": row.data_epoch, "documents": documents, **losses}
