@@ -53,6 +53,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
                 resources=resources,
                 limit=arguments.limit,
                 compute_dtype=arguments.compute_dtype,
+                apply_chat_template=arguments.apply_chat_template,
             )
             for name, model in names.items()
         ]
@@ -132,6 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--include-path", metavar="DIR", help="tasks of your own: YAML files of lm-eval, with their rows in --items")
     add("--against", metavar="FILE.json", help="published scores to compare with (docs/reference/evaluation.md)")
     add("--compute-dtype", choices=("float32", "bfloat16"), default="float32", help="of the model (default float32)")
+    add("--apply-chat-template", action="store_true", help="prompts are conversations, worked examples their turns")
     add("--on", metavar="MACHINE", help=f"machine of each score: {MACHINES} (default: every core here)")
     add_argument(parser)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
-from marin_dag.errors import RefusedConfigError
+from marin_dag.errors import RefusedConfigError, UserError
 from marin_dag.graph.resources import Cpu, Resources, Tpu
 from marin_dag.graph.step import Input, Runtime, StepContext, step
 from runtime.evaluation.task_score import TaskScore
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from runtime.evaluation.harness import LlamaHarness
     from runtime.evaluation.item_scores import ItemScores
+    from runtime.interop.chat_template import ChatTemplate
     from runtime.interop.huggingface import ImportedModel
     from runtime.model.config import ModelConfig
     from runtime.training.watchdog import Watchdog
@@ -40,6 +41,8 @@ class LmEvalConfig(TaskInputs, frozen=True, extra="forbid"):
     export: Input[HfExportResult | DownloadResult]
     """An export, or a model that `model_in(folder)` or `HuggingFaceModel` fetches."""
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
+    apply_chat_template: bool = False
+    """Whether prompts are conversations by the chat template of a downloaded model, with worked examples as turns."""
     tokens_per_batch: Runtime[int] = 4_096
     run_generated_code: Runtime[bool] = False
     """Whether code that the model writes may run, for tasks whose metric runs it. Execution, since it decides whether
@@ -64,10 +67,16 @@ def check_tasks(config: LmEvalConfig) -> None:
     """Check the tasks before anything is trained.
 
     Raises:
-        ValueError: a task is there twice, may generate more than the model's context, or has no items.
+        ValueError: a task is there twice, may generate more than the model's context, or has no items; or the model
+            has no chat template.
     """
     check_items(config)
     _check_context(config)
+    if config.apply_chat_template and config.export.config_of(HfExportConfig) is not None:
+        raise ValueError(
+            f"apply_chat_template is true, and {config.export.name!r} has no chat template, since exports have none; "
+            "set apply_chat_template=False, or score a downloaded model."
+        )
 
 
 def check_machines(config: LmEvalConfig, resources: Resources) -> None:
@@ -147,6 +156,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
             task_files(config),
             limit=config.limit,
             run_generated_code=config.run_generated_code,
+            apply_chat_template=config.apply_chat_template,
             compute_dtype=config.compute_dtype,
         )
     for score in run.scores if context.host.index == 0 else ():
@@ -200,10 +210,23 @@ def _harness(
         placed,
         model.tokenizer,
         model.special_tokens,
+        end_token_ids=model.end_token_ids,
+        template=_template(config, model),
         tokens_per_batch=config.tokens_per_batch,
         answers=Answers(f"{context.work_path}/answers", context.attempt),
         on_progress=lambda done, total: context.progress(done, total, "requests"),
     )
+
+
+def _template(config: LmEvalConfig, model: "ImportedModel") -> "ChatTemplate | None":
+    if not config.apply_chat_template:
+        return None
+    if model.template is None:
+        raise UserError(
+            f"apply_chat_template is true, and {config.export.name!r} has no chat template, as most base models; set "
+            "apply_chat_template=False."
+        )
+    return model.template
 
 
 def _planned_mesh(resources: Resources, model: "ImportedModel") -> "Mesh | None":

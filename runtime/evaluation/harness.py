@@ -7,7 +7,7 @@ and rolling windows follow `lm_eval.models.huggingface.HFLM`, so scores are comp
 import collections
 import dataclasses
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.request_tokens import RequestTokens, check_parts
 from runtime.evaluation.sampling import Sampling
 from runtime.evaluation.scoring import TOKENS_PER_BATCH, OnProgress, Scored, Scorer
+from runtime.interop.chat_template import ChatTemplate, ChatTemplateError
 from runtime.interop.huggingface import SpecialTokens
 
 STOP_MARGIN = 8
@@ -51,6 +52,8 @@ class LlamaHarness(RequestTokens, LM):
         tokenizer: Tokenizer,
         special_tokens: SpecialTokens,
         *,
+        end_token_ids: Collection[int] = (),
+        template: ChatTemplate | None = None,
         tokens_per_batch: int = TOKENS_PER_BATCH,
         answers: Answers | None = None,
         on_progress: OnProgress | None = None,
@@ -61,12 +64,16 @@ class LlamaHarness(RequestTokens, LM):
             model: the placed model.
             tokenizer: the model's.
             special_tokens: the model's.
+            end_token_ids: tokens that end a text beside EOS.
+            template: the model's chat template, if prompts are conversations.
             tokens_per_batch: tokens of a batch on each device.
             answers: what an earlier attempt found, and where new answers are kept.
             on_progress: receives how many requests of a kind are done, of how many.
         """
         LM.__init__(self)
         RequestTokens.__init__(self, tokenizer, special_tokens)
+        self._end_token_ids = {self.eot_token_id, *end_token_ids}
+        self._template = template
         self._answers = Answers() if answers is None else answers
         self._on_progress = on_progress
         self._max_length = model.config.max_position_embeddings
@@ -117,6 +124,25 @@ class LlamaHarness(RequestTokens, LM):
             totals[owner] += score.log_likelihood
         return totals
 
+    @property
+    def tokenizer_name(self) -> str:
+        """Name of the tokenizer in lm-eval's cache of requests, which is not used."""
+        return ""
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return the prompt of a conversation; a template that refuses system messages gets none, as in lm-eval.
+
+        Without `add_generation_prompt` the prompt ends in the middle of the last message.
+        """
+        assert self._template is not None  # as `run_tasks` has checked
+        try:
+            return self._template.conversation(chat_history, continues=not add_generation_prompt)
+        except ChatTemplateError:
+            others = [message for message in chat_history if message["role"] != "system"]
+            if len(others) == len(chat_history):
+                raise
+            return self._template.conversation(others, continues=not add_generation_prompt)
+
     def check_generation(self, task_name: str, arguments: Mapping[str, Any]) -> None:
         """Raise GenerationError if `generate_until`, which runs last, would."""
         try:
@@ -164,7 +190,7 @@ class LlamaHarness(RequestTokens, LM):
                 self._on_progress(done, total)
 
     def _is_finished(self, tokens: list[int], stops: Sequence[str]) -> bool:
-        if tokens[-1] == self.eot_token_id:
+        if tokens[-1] in self._end_token_ids:
             return True
         if not stops:
             return False
@@ -192,6 +218,7 @@ class LlamaHarness(RequestTokens, LM):
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
 
     def _cut(self, tokens: list[int], stops: Sequence[str]) -> str:
+        # Other tokens that end a text stay, as in lm-eval; special tokens have no text.
         if self.eot_token_id in tokens:
             tokens = tokens[: tokens.index(self.eot_token_id)]
         text = self._decode(tokens)

@@ -41,11 +41,13 @@ def run_tasks(
     *,
     limit: int | None,
     run_generated_code: bool = False,
+    apply_chat_template: bool = False,
     compute_dtype: str = "float32",
 ) -> TaskRun:
     """Score the first `limit` items of each task, or all.
 
-    `make_harness` is called after the network is shut off, since the adapter's module imports lm-eval.
+    `make_harness` is called after the network is shut off, since the adapter's module imports lm-eval. With
+    `apply_chat_template`, prompts are conversations, and worked examples are turns of them.
 
     Raises:
         ValueError: a task runs generated code, and `run_generated_code` is false.
@@ -66,6 +68,8 @@ def run_tasks(
             bootstrap_iters=0,
             log_samples=True,
             confirm_run_unsafe_code=run_generated_code,
+            apply_chat_template=apply_chat_template,
+            fewshot_as_multiturn=apply_chat_template,
         )
     assert output is not None  # None is for processes of rank above 0
     items = {task.label: list(_item_scores(task, loaded, output)) for task in tasks}

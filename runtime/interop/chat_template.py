@@ -1,8 +1,9 @@
 """Chat template: a tokenizer's Jinja template from messages to a prompt, rendered in a sandbox like `transformers`."""
 
 import dataclasses
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import jinja2
@@ -13,6 +14,8 @@ FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 """Where the template is: the file if there is one, else the field `chat_template`."""
 DEFAULT = "default"
 """Name of the template among several."""
+CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Mark behind a message that the prompt ends with, as in `transformers`; templates may cut its blank."""
 
 
 class ChatTemplateError(ValueError):
@@ -36,12 +39,29 @@ class ChatTemplate:
 
     def prompt(self, message: str) -> str:
         """Return the prompt for one message of the user; raise ChatTemplateError where the template fails."""
-        messages = [{"role": "user", "content": message}]
+        return self.conversation([{"role": "user", "content": message}])
+
+    def conversation(self, messages: Sequence[Mapping[str, str]], *, continues: bool = False) -> str:
+        """Return the prompt after some messages; with `continues`, it ends in the middle of the last one.
+
+        Raises:
+            ChatTemplateError: the template fails, or leaves out the message to continue.
+        """
+        given = [dict(message) for message in messages]
+        if continues:
+            given[-1]["content"] += CONTINUED
         try:
-            template = _environment().from_string(self.source)
-            return template.render(messages=messages, add_generation_prompt=True, tools=None, **self.special_tokens)
+            template = _compiled(self.source)
+            options = {"add_generation_prompt": not continues, "tools": None}
+            text = template.render(messages=given, **options, **self.special_tokens)
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise ChatTemplateError(f"the chat template fails: {type(error).__name__}: {error}") from error
+        if not continues:
+            return text
+        before, mark, after = text.rpartition(CONTINUED.strip())
+        if not mark:
+            raise ChatTemplateError("the chat template leaves out the beginning of the reply, which the task sets")
+        return before if after.startswith(" ") else before.rstrip()
 
 
 def chat_template(files: Mapping[str, str]) -> ChatTemplate | None:
@@ -73,6 +93,11 @@ class _Generation(Extension):
     def parse(self, parser: Any) -> Any:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+@functools.lru_cache
+def _compiled(source: str) -> jinja2.Template:
+    return _environment().from_string(source)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

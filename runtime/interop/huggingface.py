@@ -13,6 +13,8 @@ import numpy as np
 import safetensors.numpy
 from tokenizers import Tokenizer, processors
 
+from runtime.interop import chat_template
+from runtime.interop.chat_template import ChatTemplate, ChatTemplateError
 from runtime.interop.huggingface_config import read_json
 from runtime.interop.huggingface_weights import CONFIG, INDEX, WEIGHTS, Stored, stored_as, stored_leaves
 from runtime.model.architectures import config_from_huggingface
@@ -42,6 +44,9 @@ class ImportedModel(NamedTuple):
     rope: Rope
     special_tokens: SpecialTokens
     tokenizer: Tokenizer
+    end_token_ids: tuple[int, ...]
+    """Tokens that end a text; chat models have several."""
+    template: ChatTemplate | None
 
 
 def write_model(
@@ -147,19 +152,50 @@ def read_model_files(files: Mapping[str, str], source: str, *, as_stored: bool =
     config_file = files[CONFIG]
     document = read_json(config_file)
     config, rope = config_from_huggingface(document, config_file)
-    eos = document.get("eos_token_id")
-    eos = eos[0] if isinstance(eos, list) else eos  # chat models list several; the first ends a text
-    if eos is None:
-        raise InteropError(f"{config_file}: has no eos_token_id, so no text would end; add it.")
     tokenizer = Tokenizer.from_str(read_bounded(files[TOKENIZER]).decode())
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    special_tokens = SpecialTokens(eos, document.get("bos_token_id"))
+    special_tokens, ends = _special_tokens(document, config_file, files.get(chat_template.CONFIG), tokenizer)
     model = config.build()
     leaves = stored_leaves(files, model)
     dtype = None if as_stored else jnp.float32
     params = map_tensors(model, lambda name, *_: jnp.asarray(leaves[name].whole(), dtype), abstract_params(model))
-    return ImportedModel(params, config, rope, special_tokens, tokenizer)
+    return ImportedModel(params, config, rope, special_tokens, tokenizer, ends, _template(files, source))
+
+
+def _special_tokens(
+    document: Mapping[str, Any], config_file: str, tokenizer_config: str | None, tokenizer: Tokenizer
+) -> tuple[SpecialTokens, tuple[int, ...]]:
+    """Return EOS and BOS as `transformers` reads them, and all tokens that end a text.
+
+    The tokenizer's own description goes before the model's, which often names a BOS that no text has.
+    """
+    named = document.get("eos_token_id")
+    ends = tuple(named) if isinstance(named, list) else () if named is None else (named,)
+    if not ends:
+        raise InteropError(f"{config_file}: has no eos_token_id, so no text would end; add it.")
+    eos, bos = ends[0], document.get("bos_token_id")
+    described = {} if tokenizer_config is None else read_json(tokenizer_config)
+    texts = {name: described[name] for name in ("eos_token", "bos_token") if name in described}
+    ids = {
+        name: None if text is None else tokenizer.token_to_id(text["content"] if isinstance(text, dict) else text)
+        for name, text in texts.items()
+    }
+    if ids.get("eos_token") is not None:
+        eos = ids["eos_token"]
+    if "bos_token" in ids:
+        bos = ids["bos_token"]
+    return SpecialTokens(eos, bos), tuple(dict.fromkeys((eos, *ends)))
+
+
+def _template(files: Mapping[str, str], source: str) -> ChatTemplate | None:
+    """Return the chat template of a folder; raise InteropError where it cannot be read."""
+    names = (chat_template.FILE, chat_template.CONFIG)
+    texts = {name: read_bounded(files[name]).decode() for name in names if name in files}
+    try:
+        return chat_template.chat_template(texts)
+    except ChatTemplateError as error:
+        raise InteropError(f"{source}: {error}; correct the file.") from error
 
 
 def state_dict(model: Model, params: Params) -> Iterator[tuple[str, np.ndarray]]:

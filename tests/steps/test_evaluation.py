@@ -430,6 +430,14 @@ def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
         scoring(256, TaskSpec("nq_open"), TaskSpec("piqa"), TaskSpec("gsm8k_cot", 8))
 
 
+def test_scores_of_conversations_need_a_model_with_a_chat_template(tmp_path, exported, items):
+    _, scoring = exported_and_scored(items)
+    with expect_error(ValueError):
+        lm_eval.check(scoring.model_copy(update={"apply_chat_template": True}))
+    with expect_error(UserError):
+        score(tmp_path, exported, items, tasks=(TaskSpec("piqa"),), limit=2, apply_chat_template=True)
+
+
 def exported_and_scored(items, **changes: int) -> tuple[HfExportConfig, LmEvalConfig]:
     """Return the configs of an export and its scores, of a phase that is only planned."""
     phase = train_phase("phase", a_training(tokenized(OURS, "web"), model=dataclasses.replace(WIDE, **changes)))

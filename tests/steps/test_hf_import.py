@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lm_eval.api.instance import Instance
 from tokenizers import Tokenizer
 
 from marin_dag.errors import UserError
@@ -30,6 +31,8 @@ from runtime.evaluation.item_scores import ITEM_SCORES
 from runtime.evaluation.suites import TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
+from runtime.interop.huggingface_config import read_json
+from runtime.model.architectures import config_from_huggingface
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.huggingface import InteropError
 from runtime.model.llama.config import LlamaConfig
@@ -42,20 +45,21 @@ from steps.fetch import HuggingFaceModel, files_in, model_in
 from steps.hf_export import HfExportConfig, hf_export
 from steps.hf_import import HfImportConfig, hf_import
 from steps.input_tokenizer import HubTokenizer, InputTokenizerConfig, input_tokenizer, local_tokenizer
-from steps.lm_eval import LmEvalConfig, lm_eval
+from steps.lm_eval import SAMPLES_FILE, LmEvalConfig, lm_eval
 from steps.phase_data import loader_of
 from steps.phase_result import TrainPhaseResult
 from steps.sample import SampleConfig, sample
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error
-from tests.deferred_import import torch, transformers
+from tests.deferred_import import DeferredModule, torch, transformers
 from tests.pipelines.committed import commit
 from tests.runtime.evaluation.rows import task_of, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Attempt, Trajectory, a_phase, cache_of
 from tests.steps.text_steps import WrittenConfig, written
 
+their_adapter = DeferredModule("lm_eval.models.huggingface")
 pytestmark = pytest.mark.usefixtures("use_devices")
 Import = Callable[..., Input[TrainPhaseResult]]
 END = {"eos_token": "<|end_of_text|>", "bos_token": "<|begin_of_text|>"}
@@ -437,16 +441,49 @@ def test_a_missing_folder_is_an_error_that_names_it(tmp_path):
             asked(str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize(
-    ("is_tied", "use_qk_norm", "rope"),
-    [(False, False, LLAMA2_ROPE), (True, False, LLAMA3_ROPE), (False, True, LLAMA2_ROPE)],
-    ids=["untied", "tied and scaled rotary", "norms of queries and keys"],
-)
-def test_a_folder_scores_the_same_before_its_import_and_after_its_export(
-    tmp_path, imported, run_alone, is_tied, use_qk_norm, rope
+SCALED = {
+    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+FOREIGN = {
+    "llama": ("Llama", {}),
+    "llama, grouped, tied, scaled rotary": (
+        "Llama",
+        {"num_key_value_heads": 2, "tie_word_embeddings": True, "rope_parameters": SCALED},
+    ),
+    "llama, one head of keys, bfloat16": ("Llama", {"num_key_value_heads": 1, "dtype": "bfloat16"}),
+    "qwen3, grouped": ("Qwen3", {"num_key_value_heads": 2, "head_dim": 24}),
+    "qwen3, tied": ("Qwen3", {"num_key_value_heads": 4, "head_dim": 16, "tie_word_embeddings": True}),
+}
+"""Models that `transformers` makes: class, and settings beside `SMALL`."""
+SMALL = {
+    "vocab_size": 320, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 128, "initializer_range": 0.3, "eos_token_id": 0, "bos_token_id": None,
+}  # fmt: skip
+
+
+def write_foreign(folder: Path, kind: str, **settings: Any) -> Path:
+    """Write a random model and a tokenizer with `transformers`."""
+    config = getattr(transformers, f"{kind}Config")(**SMALL | settings)
+    torch.manual_seed(0)
+    made = getattr(transformers, f"{kind}ForCausalLM")(config)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if "norm" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))  # norms that are not all one
+    made.to(getattr(torch, settings.get("dtype", "float32"))).save_pretrained(folder)
+    source = str(tokenizer_file(folder / "source.json"))
+    transformers.PreTrainedTokenizerFast(tokenizer_file=source, eos_token=END["eos_token"]).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_a_model_of_transformers_scores_as_by_lm_evals_own_adapter_before_its_import_and_after_its_export(
+    tmp_path, imported, run_alone, foreign
 ):
-    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied, use_qk_norm=use_qk_norm)
-    folder = write_folder(tmp_path / "folder", config=config, rope=rope)
+    kind, settings = FOREIGN[foreign]
+    folder = write_foreign(tmp_path / "folder", kind, **settings)
+    config, rope = config_from_huggingface(read_json(f"{folder}/config.json"), f"{folder}/config.json")
     files = write_files(tmp_path / "items")
     found = EvaluationItemsResult(
         files={name: Path(path).name for name, path in files.scored.items()}, fewshot_files={},
@@ -456,16 +493,46 @@ def test_a_folder_scores_the_same_before_its_import_and_after_its_export(
     phase = imported(folder, model=config, rope=rope)
     source = local_tokenizer(str(folder))
     tokenizer = run_alone(input_tokenizer, InputTokenizerConfig(tokenizer=source, bos_token=None), "own tokenizer")
-    writing = HfExportConfig(phase=phase, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="again")
+    dtype = settings.get("dtype", "float32")
+    writing = HfExportConfig(phase=phase, tokenizer=tokenizer, weights="hot", dtype=dtype, model_name="again")
     fetched = run_alone(download, DownloadConfig(fetch=model_in(str(folder))), "fetched")
+    again = run_alone(hf_export, writing, "again")
     scored = []
-    for name, model_of in (("fetched", fetched), ("again", run_alone(hf_export, writing, "again"))):
+    for name, model_of in (("fetched", fetched), ("again", again)):
         tasks = (task_of(TaskSpec("arc_easy")), task_of(TaskSpec("lambada_openai")))
-        score = LmEvalConfig(export=model_of, items=items, tasks=tasks, limit=4)
-        done = run_alone(lm_eval, score, f"scores of {name}")
-        scored.append((done.result, Path(done.join(ITEM_SCORES)).read_bytes()))
-    assert scored[0] == scored[1]
-    assert len(scored[0][0].scores) == 4 and scored[0][0].weights == "hot"
+        done = run_alone(lm_eval, LmEvalConfig(export=model_of, items=items, tasks=tasks, limit=4), f"scores of {name}")
+        scored.append((done.result, Path(done.join(ITEM_SCORES)).read_bytes(), Path(done.join(SAMPLES_FILE))))
+    assert scored[0][:2] == scored[1][:2] and len(scored[0][0].scores) == 4
+    samples = [json.loads(line) for line in scored[1][2].read_text().splitlines()]
+    assert scored[0][2].read_text() == scored[1][2].read_text()
+    requests = [arguments for sample in samples for arguments in sample["requests"]]
+    answers = [(float(value), flag) for sample in samples for ((value, flag),) in sample["responses"]]
+    for place in (folder, again.join("model")):
+        for (value, flag), (theirs, their_flag) in zip(answers, their_answers(place, requests), strict=True):
+            assert (value, flag) == (pytest.approx(theirs, abs=1e-3), their_flag)
+
+
+def their_answers(folder: Path | str, requests: list[list[str]]) -> list[tuple[float, bool]]:
+    """Return the log-likelihoods of lm-eval's own adapter."""
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    adapter = their_adapter.HFLM(pretrained=theirs, tokenizer=tokenizer, batch_size=8, device="cpu")
+    asked = [Instance("loglikelihood", {}, tuple(pair), 0, metadata=("task", 0, 1)) for pair in requests]
+    return adapter.loglikelihood(asked, disable_tqdm=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        *((kind, {}) for kind in ("Mistral", "Mixtral", "Qwen2", "Qwen3Moe", "Gemma2", "Olmo2", "GPT2")),
+        ("Llama", {"quantization_config": {"quant_method": "fp8"}}),
+    ],
+    ids=str,
+)
+def test_a_model_that_cannot_be_represented_is_refused_by_name(tmp_path, kind, settings):
+    getattr(transformers, f"{kind}Config")(**settings).save_pretrained(tmp_path)
+    with expect_error(InteropError):
+        config_from_huggingface(read_json(f"{tmp_path}/config.json"), "config.json")
 
 
 TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }} fox {% endfor %}"

@@ -31,6 +31,7 @@ PLAIN = {
     "use_sliding_window": False,
     "partial_rotary_factor": 1,
     "pretraining_tp": 1,
+    "quantization_config": None,
 }
 """Only values, where a file has the key, of features that `Llama` does not have."""
 DEFAULTS = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False}

@@ -33,6 +33,14 @@ filter_list:
 metric_list:
   - {metric: exact_match, aggregation: mean, higher_is_better: true}
 """,
+    "rolled.yaml": """
+task: rolled
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{question}}"
+metric_list:
+  - metric: bits_per_byte
+""",
     "unused.yaml": "task: unused\n",
 }
 
@@ -42,7 +50,7 @@ def write_own_tasks(folder: Path) -> Path:
     (folder / "items").mkdir(parents=True)
     for name, content in FILES.items():
         (folder / name).write_text(content)
-    for task in ("dogs", "foxes", "written"):
+    for task in ("dogs", "foxes", "written", "rolled"):
         rows = [{"question": f"Which {task} is {number}?", "answer": number % 3} for number in range(6)]
         rows.append({"question": "no item", "answer": -1})
         (folder / "items" / f"{task}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")

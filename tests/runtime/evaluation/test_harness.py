@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from runtime.evaluation.harness import GenerationError, GenerationRequest, Llama
 from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.sampling import Sampling
 from runtime.evaluation.scoring import Score, Scored, Scorer
+from runtime.interop.chat_template import ChatTemplate, ChatTemplateError
 from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE
@@ -77,14 +79,24 @@ def both(request, without_bos, tmp_path_factory):
     return adapters(tmp_path_factory.mktemp("bos"), with_bos=True, params=model()) if request.param else without_bos
 
 
-def adapters(folder: Path, *, with_bos: bool, params: LlamaParams) -> tuple[LlamaHarness, Any]:
+def adapters(
+    folder: Path, *, with_bos: bool, params: LlamaParams, chat_template: str | None = None, **described: Any
+) -> tuple[LlamaHarness, Any]:
+    """Return the adapters over one folder; `described` are further settings of its model's files."""
     special = SpecialTokens(0, 1 if with_bos else None)
     write_model(str(folder), params, CONFIG, LLAMA3_ROPE, special, dtype="float32")
     source = tokenizer_file(folder.parent / f"tokenizer-{with_bos}.json", with_bos=with_bos)
     write_tokenizer(str(folder), str(source), special, vocab_size=CONFIG.vocab_size, max_length=MAX_LENGTH)
+    for name in ("config.json", "generation_config.json"):
+        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | described))
+    if chat_template is not None:
+        (folder / "chat_template.jinja").write_text(chat_template)
     read = read_model(str(folder))
     placed = PlacedModel(read.params, read.config, read.rope, compute_dtype=jnp.float32, mesh=ONE_DEVICE)
-    ours = LlamaHarness(placed, read.tokenizer, read.special_tokens, tokens_per_batch=1024)
+    ours = LlamaHarness(
+        placed, read.tokenizer, read.special_tokens, end_token_ids=read.end_token_ids, template=read.template,
+        tokens_per_batch=1024,
+    )  # fmt: skip
     theirs = their_adapter.HFLM(
         pretrained=transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32),
         tokenizer=transformers.AutoTokenizer.from_pretrained(folder),
@@ -290,6 +302,42 @@ def test_an_empty_context_is_the_beginning_of_a_text(both):
     assert greedy_continuation(ours, "") == greedy_continuation(ours, beginning)
     with expect_error(ValueError):
         ours.loglikelihood([request("loglikelihood", "the quick fox", "")])
+
+
+STRICT = (
+    "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "<{{ message.role }}>{{ message.content | trim }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+SYSTEM, QUESTION, REPLY = (
+    {"role": role, "content": text(seed, 6)} for seed, role in enumerate(("system", "user", "assistant"))
+)
+
+
+def test_conversations_and_their_several_ends_are_those_of_lm_evals_own_adapter(without_bos, tmp_path):
+    prompt = text(30, 6)
+    written = greedy([tuple(without_bos[0].tok_encode(prompt))], 12)[0]
+    end = written[5]
+    # Files of chat models list several ends, and may name a BOS that their tokenizer does not put before a text.
+    ours, theirs = adapters(
+        tmp_path, with_bos=False, params=model(), chat_template=STRICT, eos_token_id=[0, end], bos_token_id=1
+    )
+    assert (ours.prefix_token_id, ours.eot_token_id) == (theirs.prefix_token_id, theirs.eot_token_id) == (0, 0)
+    for turns in ([QUESTION], [SYSTEM, QUESTION], [SYSTEM, QUESTION, REPLY, QUESTION]):
+        assert ours.apply_chat_template(turns) == theirs.apply_chat_template(turns)
+        with_reply = ([*turns, REPLY], False)
+        assert ours.apply_chat_template(*with_reply) == theirs.apply_chat_template(*with_reply)
+    asked = [(prompt, {"until": [], "max_gen_toks": 12}), (ours.apply_chat_template([QUESTION]), {"max_gen_toks": 12})]
+    for arguments in asked:
+        found, expected = (answer_of(adapter, "generate_until", arguments) for adapter in (ours, theirs))
+        assert found == expected
+    assert answer_of(ours, "generate_until", asked[0]) == ours._decode(written[: written.index(end) + 1])
+    for kind, arguments in (("loglikelihood", ("", "the fox")), ("loglikelihood_rolling", ("the fox",))):
+        found, expected = (answer_of(adapter, kind, arguments) for adapter in (ours, theirs))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    ours._template = ChatTemplate("{{ raise_exception('no conversation') }}", {})
+    with pytest.raises(ChatTemplateError):
+        ours.apply_chat_template([QUESTION])
 
 
 def test_text_ends_before_the_end_of_text_token(without_bos):

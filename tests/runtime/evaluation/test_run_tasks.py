@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ from runtime.evaluation.tasks import (
     task_manager,
     write_definitions,
 )
+from runtime.interop.chat_template import ChatTemplate
 from runtime.interop.huggingface import SpecialTokens
 from runtime.model.config import LLAMA3_ROPE
 from runtime.text.extraction.limits import DEFAULTS
@@ -283,6 +285,19 @@ def test_a_group_of_ones_own_is_scored_by_its_yaml_with_its_code_and_its_own_num
     assert (accuracy.num_items, accuracy.fewshot_from, accuracy.chance) == (12, "the scored rows", pytest.approx(1 / 3))
     prompts = {sample["task"]: sample["requests"][0][0] for sample in run.samples}
     assert prompts["foxes_1shot"].startswith("Foxes follow.") and prompts["dogs_1shot"].count("Q:") == 2
+
+
+def test_prompts_are_conversations_with_worked_examples_as_turns_where_a_run_asks_for_it(own, make_harness):
+    folder, files = own
+    harness = make_harness()
+    harness._template = ChatTemplate("{% for each in messages %}<{{ each.role }}>{{ each.content }}{% endfor %}", {})
+    task = task_of(TaskSpec(str(folder / "foxes.yaml"), items="items"))
+    sample = run_tasks(lambda: harness, [task], files, limit=2, apply_chat_template=True).samples[0]
+    prompt, choice = sample["requests"][0]
+    turns = r"<system>Foxes follow\.<user>Q: Which foxes is \d\?\nA:<assistant>(the|fox|dog)"
+    turns += r"<user>Q: Which foxes is 0\?\nA:"
+    assert re.fullmatch(turns, prompt)
+    assert choice == "the", "a turn begins without a blank"
 
 
 def test_a_groups_settings_for_its_tasks_replace_those_of_their_definitions(own, make_harness):

@@ -24,6 +24,24 @@ def test_a_prompt_is_that_of_transformers(message: str) -> None:
     assert ChatTemplate(CHATML, TOKENS).prompt(message) == expected
 
 
+@pytest.mark.parametrize("last", ["The answer is", "trailing  ", ""])
+@pytest.mark.parametrize(
+    "template", [CHATML.replace("message | tojson", f"message.content{cut}") for cut in ("", " | trim")]
+)
+def test_a_prompt_that_continues_a_reply_is_that_of_transformers(template: str, last: str) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": last},
+    ]
+    (expected,), _ = transformers.utils.chat_template_utils.render_jinja_template(
+        [messages], chat_template=template, continue_final_message=True, **TOKENS
+    )
+    assert ChatTemplate(template, TOKENS).conversation(messages, continues=True) == expected
+    with pytest.raises(ChatTemplateError):
+        ChatTemplate("{{ messages[0].content }}", {}).conversation(messages, continues=True)
+
+
 def test_the_template_is_that_of_the_file_or_of_the_config() -> None:
     listed = [{"name": "rag", "template": "b"}, {"name": "default", "template": "a"}]
     for config in ({"chat_template": "a"}, {"chat_template": listed}):
