@@ -22,6 +22,8 @@ C1_CONTROLS = re.compile("[\x80-\x9f]")
 _NO_CHARACTERS = re.compile("[\x80-\x9f\uf8f0-\uf8f3]")
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _META = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w:.+-]+)", re.I)
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.S)
+_XML_ENCODING = re.compile(rb"<\?xml\b[^>]*?encoding\s*=\s*[\"']\s*([\w:.+-]+)")
 # Browsers search 1,024 bytes (HTML, "prescan a byte stream"), but pages of 2008 begin with long scripts.
 _PRESCAN_BYTES = 2_048
 _SHIFTS = re.compile(rb"\x1b\$|\x0e|~\{")
@@ -63,8 +65,9 @@ def decode_page(
         if data.startswith(mark):
             text = _strictly(data[len(mark) :], charset, is_cut)
             return None if text is None else Decoded(text, charset, "bytes")
-    meta = _META.search(data, 0, _PRESCAN_BYTES)
-    given = ((server_charset, "server"), (meta and meta[1].decode("ascii"), "page"))
+    beginning = _COMMENT.sub(b"", data[:_PRESCAN_BYTES])
+    found = _META.search(beginning) or _XML_ENCODING.match(beginning)
+    given = ((server_charset, "server"), (found and found[1].decode("ascii"), "page"))
     labels = [(label.strip().lower(), source) for label, source in given if label]
     if any(label in _REFUSED for label, _ in labels) and data.isascii() and _SHIFTS.search(data):
         return None
