@@ -15,9 +15,15 @@ from typing import NamedTuple
 
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
+from runtime.text.extraction.charset_tables import ADDED, POINTS
+
 C1_CONTROLS = re.compile("[\x80-\x9f]")
+# Python's cp932 reads the bytes A0, FD, FE and FF as private characters; browsers do not read them.
+_NO_CHARACTERS = re.compile("[\x80-\x9f\uf8f0-\uf8f3]")
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _META = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w:.+-]+)", re.I)
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.S)
+_XML_ENCODING = re.compile(rb"<\?xml\b[^>]*?encoding\s*=\s*[\"']\s*([\w:.+-]+)")
 # Browsers search 1,024 bytes (HTML, "prescan a byte stream"), but pages of 2008 begin with long scripts.
 _PRESCAN_BYTES = 2_048
 _SHIFTS = re.compile(rb"\x1b\$|\x0e|~\{")
@@ -36,10 +42,6 @@ _CODECS = {
 _LABELS = {"x-mac-cyrillic": "mac-cyrillic", "x-mac-ukrainian": "mac-cyrillic"}
 # Browsers refuse charsets whose ASCII bytes stand for other characters.
 _REFUSED = ("hz-gb-2312", "iso-2022-cn", "iso-2022-cn-ext", "iso-2022-kr", "csiso2022kr")
-# Characters for which Python and the standard's index have different code points.
-_JIS_POINTS = str.maketrans("〜‖−¢£¬", "～∥－￠￡￢")
-_BIG5_POINTS = str.maketrans("•､‾∼♁☉¥¢£￭", "‧﹑¯～⊕⊙￥￠￡▓")
-_POINTS = {"euc_jp": _JIS_POINTS, _ISO_2022_JP: _JIS_POINTS, "big5hkscs": _BIG5_POINTS}
 
 
 class Decoded(NamedTuple):
@@ -63,8 +65,9 @@ def decode_page(
         if data.startswith(mark):
             text = _strictly(data[len(mark) :], charset, is_cut)
             return None if text is None else Decoded(text, charset, "bytes")
-    meta = _META.search(data, 0, _PRESCAN_BYTES)
-    given = ((server_charset, "server"), (meta and meta[1].decode("ascii"), "page"))
+    beginning = _COMMENT.sub(b"", data[:_PRESCAN_BYTES])
+    found = _META.search(beginning) or _XML_ENCODING.match(beginning)
+    given = ((server_charset, "server"), (found and found[1].decode("ascii"), "page"))
     labels = [(label.strip().lower(), source) for label, source in given if label]
     if any(label in _REFUSED for label, _ in labels) and data.isascii() and _SHIFTS.search(data):
         return None
@@ -75,7 +78,7 @@ def decode_page(
         if text is not None:
             return Decoded(text, charset, source)
     for charset, source in declared[1:]:
-        text = C1_CONTROLS.sub("\ufffd", decode(data, charset, replaces=True))
+        text = _NO_CHARACTERS.sub("\ufffd", decode(data, charset, replaces=True))
         num_replaced = text.count("\ufffd")
         if num_replaced <= max_replaced_share * len(text) and "\0" not in text:
             return Decoded(text, charset, source, num_replaced)
@@ -90,7 +93,7 @@ def _strictly(data: bytes, charset: str, is_cut: bool) -> str | None:
     except (UnicodeDecodeError, LookupError):
         return None
     is_legacy = charset != "utf-8"
-    return None if "\0" in text or (is_legacy and C1_CONTROLS.search(text)) else text
+    return None if "\0" in text or (is_legacy and _NO_CHARACTERS.search(text)) else text
 
 
 def codec_of(label: str) -> str | None:
@@ -109,7 +112,7 @@ def decode(data: bytes, codec: str, *, is_cut: bool = False, replaces: bool = Fa
     handler = _error_handler(codec, replaces)
     # An incremental decoder with `final` loses bytes behind those that a handler has read at the very end.
     text = codecs.getincrementaldecoder(codec)(handler).decode(data) if is_cut else data.decode(codec, handler)
-    return text.translate(_POINTS[codec]) if codec in _POINTS else text
+    return text.translate(POINTS[codec]) if codec in POINTS else text
 
 
 @functools.cache
@@ -134,10 +137,10 @@ def _error_handler(codec: str, replaces: bool) -> str:
 def _missing_character(codec: str, data: bytes) -> tuple[str, int] | None:
     """Return a character that Python's codec lacks at the beginning of the bytes, and how many bytes it takes."""
     first, second = (*data, 0, 0)[:2]
-    if codec == "gb18030" and first == 0x80:
-        return "€", 1
-    if codec == "big5hkscs" and first == 0xA3 and 0xC0 <= second <= 0xE1:
-        return ("€" if second == 0xE1 else "␡" if second == 0xE0 else chr(0x2400 + second - 0xC0)), 2
+    added = ADDED.get(codec, {})
+    for size in (1, 2):
+        if (character := added.get(data[:size])) is not None:
+            return character, size
     if codec == "euc_jp" and min(first, second) >= 0xA1 and max(first, second) <= 0xFE:
         return _of_vendor(first - 0xA0, second - 0xA0)
     if codec == _ISO_2022_JP and min(first, second) >= 0x21 and max(first, second) <= 0x7E:

@@ -104,7 +104,7 @@ class Guarded:
             except _DeathError:
                 status, self._child = self._child.end(), None
             reason = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-            if -status == signal.SIGVTALRM:
+            if -status == signal.SIGPROF:
                 limit = f"more than {self._limits.max_document_seconds:g} s of processor time"
                 yield _left_out(anchor, TOO_SLOW, limit, data)
                 return

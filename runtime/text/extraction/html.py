@@ -23,6 +23,8 @@ from runtime.text.extraction.tree import select, text_node, text_of, with_marks,
 NO_CHARSET, TOO_DEEP = "no charset fits", "nested too deep"
 TOO_MANY_ATTRIBUTES, UNPARSABLE = "too many attributes", "cannot be parsed"
 _NO_PROSE = "rt, rp, rtc, td.linenos, td.gutter, .lineno, .linenodiv, .line-numbers-rows, a.headerlink, .mw-editsection"
+# Their texts are "logo", "5 of 5 stars" and "your browser cannot play this"; those of formulae are in the tree as TeX.
+_PICTURES = "img, area, svg, object, embed, audio, video, canvas"
 _HEADING_LINKS = "h1 a, h2 a, h3 a, h4 a, h5 a, h6 a"
 _HEADING_MARKS = ("#", "¶", "§", "🔗")
 _BAR = re.compile(r"(?=.*[|·•»/])[\s|·•»›>/\[\]-]*", re.S)
@@ -108,8 +110,10 @@ def page_text(page: str, *, main_content: bool) -> str:
     if main_content:
         _remove_bars_of_links(tree)
         protect_lists_of_prose(tree)
-    # The texts of pictures are "logo" and "5 of 5 stars"; those of formulae are in the tree as TeX.
-    text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=False)
+    for picture in select(tree, _PICTURES):
+        picture.decompose()
+    # Without `alt_texts` Resiliparse leaves out figures, and with them code, tables and quotations.
+    text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=True)
     return without_controls(without_marks(put_back(show_numbers(text), code))).strip()
 
 

@@ -56,12 +56,16 @@ def check_expansion(name: str, packed: int, unpacked: int, limits: Limits) -> No
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End the process by SIGVTALRM after so much processor time: native code would hold up a handler in Python."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    """End the process by SIGPROF after so much processor time, the system's included.
+
+    A handler in Python would not run: native code holds it up, and so does CPython 3.11, which may loop for ever where
+    it has no memory for the position of an error (`exception_unwind` in `ceval.c`).
+    """
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ def _batches(
 def _sizes(group: pq.RowGroupMetaData, columns: list[str]) -> tuple[int, int]:
     """Return the packed and unpacked bytes of the columns of a row group."""
     chunks = [group.column(index) for index in range(group.num_columns)]
-    chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
+    chunks = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(tuple(f"{name}." for name in columns))]
     return sum(chunk.total_compressed_size for chunk in chunks), sum(chunk.total_uncompressed_size for chunk in chunks)
 
 

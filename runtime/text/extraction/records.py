@@ -49,10 +49,17 @@ class Anchors:
         self._seen.add(int.from_bytes(digest, "little"))
         return len(self._seen) > num_before
 
-    def anchor(self, given: str, own: str) -> str:
-        """Return the id of a row, followed by the row's own anchor where the id would stand for two documents."""
-        while _OWN_ANCHOR.fullmatch(given) or not self.is_new(given):
+    def anchor(self, given: str, own: str, *, unique: bool = False) -> str | None:
+        """Return the id of a row, followed by the row's own anchor where the id would stand for two documents.
+
+        Return None for an id that has to be unique and is not.
+        """
+        is_new = self.is_new(given)
+        if unique and not is_new:
+            return None
+        while _OWN_ANCHOR.fullmatch(given) or not is_new:
             given = f"{given} ({own})"
+            is_new = self.is_new(given)
         return given
 
 
@@ -97,14 +104,15 @@ def _document(
     given = row.get(format_.id_field) if format_.id_field is not None else None
     if given is None:
         return Text(own, text)
-    anchor = given.decode(errors="backslashreplace") if isinstance(given, bytes) else str(given)
-    if isinstance(format_, JsonLines) and format_.unique_ids and not anchors.is_new(anchor):
+    identifier = given.decode(errors="backslashreplace") if isinstance(given, bytes) else str(given)
+    anchor = anchors.anchor(identifier, own, unique=isinstance(format_, JsonLines) and format_.unique_ids)
+    if anchor is None:
         raise UnreadableFileError(
-            f"{name}: {own} has the {format_.id_field} {anchor!r} of an earlier line; each document of a file needs "
-            f"its own. Change one of them, or leave {format_.id_field!r} out of the lines: line numbers then take its "
-            "place."
+            f"{name}: {own} has the {format_.id_field} {identifier!r} of an earlier line; each document of a file "
+            f"needs its own. Change one of them, or leave {format_.id_field!r} out of the lines: line numbers then "
+            "take its place."
         )
-    return Text(anchors.anchor(anchor, own), text)
+    return Text(anchor, text)
 
 
 def _excerpt(row: dict[str, Any]) -> str:

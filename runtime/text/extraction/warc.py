@@ -38,7 +38,8 @@ _MAX_HEADER_BYTES = 1 << 20
 _PROBE_BYTES = 512
 _FREE_VAIN_BYTES = 1 << 30
 _MAX_VAIN_PER_BYTE = 8
-_END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
+# Two line ends follow a record; some writers leave one, or more.
+_END_OF_RECORD = re.compile(rb"\r?\n\r?\n|\r?\n(?=WARC/)")
 # A record that begins before the headers end belongs to another record.
 _END_OR_RECORD = re.compile(rb"\r?\n\r?\n|\nWARC/")
 _CONTENT_LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r?$", re.I | re.M)
@@ -186,7 +187,7 @@ def _next_member(file: IO[bytes], start: int, left: int) -> tuple[int | None, in
 def _plain(file: IO[bytes], max_record_bytes: int) -> Found:
     size = file.seek(0, io.SEEK_END)
     start: int | None = 0
-    while start is not None and start < size:
+    while start is not None and (start := _after_blank_lines(file, start)) < size:
         head, ends = _head(file, start)
         claimed = _CONTENT_LENGTH.search(head) if ends else None
         damaged = functools.partial(Damage, str(start), excerpt=_excerpt(head))
@@ -196,13 +197,13 @@ def _plain(file: IO[bytes], max_record_bytes: int) -> Found:
             start = _next_record(file, start + 1)
             continue
         begin, length = start + len(head), int(claimed[1])
-        behind = _at(file, begin + length, 4) if begin + length <= size else b""
-        blank = _END_OF_HEADERS.match(behind)
+        behind = _at(file, begin + length, 9) if begin + length <= size else b""
+        blank = _END_OF_RECORD.match(behind)
         after: int | None = begin + length + (len(behind) if blank is None else blank.end())
         if begin + length > size:
             yield damaged(CUT_SHORT, f"{size - begin:,} of {length:,} bytes")
             after = _next_record(file, begin)
-        elif behind.strip(b"\r\n"):
+        elif blank is None and behind.strip(b"\r\n"):
             yield damaged(DAMAGED, f"it claims {length:,} bytes, and no record ends there")
             after = _next_record(file, begin)
         elif length > max_record_bytes:
@@ -210,6 +211,17 @@ def _plain(file: IO[bytes], max_record_bytes: int) -> Found:
         else:
             yield Record(str(start), parse_headers(head), _at(file, begin, length))
         start = after
+
+
+def _after_blank_lines(file: IO[bytes], start: int) -> int:
+    size = 1  # nearly always enough
+    while block := _at(file, start, size):
+        rest = block.lstrip(b"\r\n")
+        start += len(block) - len(rest)
+        if rest:
+            break
+        size = 4 << 10
+    return start
 
 
 def _head(file: IO[bytes], start: int) -> tuple[bytes, bool]:

@@ -31,7 +31,7 @@ NO_ANSWER = "HTTP: no answer"
 
 _STATUS = re.compile(rb"\s*HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b", re.I)
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
-_CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
+_CHUNK = re.compile(rb"[ \t]*(0*[0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
 _CHARSET = re.compile(r"charset\s*=[\s\"']*([^\s;,\"']+)", re.I)
 _MIME_TYPE = re.compile(r"(?:^|,)[\s\"']*([\w.+-]+/[\w.+-]+)")
 _GZIP_MAGIC = b"\x1f\x8b\x08"

@@ -13,11 +13,15 @@ from runtime.text.extraction.charset import C1_CONTROLS, codec_of, decode, decod
         ("euc-jp", b"\xad\xa1 \xf9\xa1 \xa1\xc1 \x8f\xb0\xa1", "① 纊 ～ 丂"),
         ("iso-2022-jp", b"\x1b$B-!!A\x1b(B \x1b(I1\x1b(J\\\x1b(B", "①～ ｱ¥"),
         ("euc-kr", b"\x8c\x63 \xb0\xa1", "똠 가"),
-        ("big5", b"\xa3\xe1 \x87\x40 \xa3\xc0 \xa1\x45", "€ 䏰 ␀ ‧"),
+        ("big5", b"\xa3\xe1 \x87\x40 \xa3\xc0 \xa3\xe0 \xa1\x45", "€ 䏰 ␀ ␡ ‧"),
+        ("big5-hkscs", b"\x87\x7a \x87\xdf \x8e\xcd \xfd\xbb \xf9\xfe", "㡵 鿋 者 港 ￭"),
         ("gbk", b"\x80 \x80\x33\x30 \xb0\xa1", "€ €30 啊"),
         ("gb2312", b"a\x80", "a€"),
         ("x-mac-cyrillic", b"\xff\x8f", "€П"),
         ("x-mac-ukrainian", b"\xff", "€"),
+        ("gb18030", b"\xa8\xbc \xa6\xd9 \xfe\x59 \xa3\xa0", "ḿ ︐ 龴 \u3000"),
+        ("windows-1255", b"\xe7\xca\xec", "ח\u05baל"),
+        ("koi8-u", b"\xae\xbe\xb3", "ўЎЁ"),
         ("tis-620", b"\xca \x85", "ส …"),
         (" ISO-8859-1\n", b"\x80 \x93a\x94", "€ “a”"),
         ("latin5", b"\xfd \x80", "ı €"),
@@ -44,6 +48,14 @@ def test_bytes_without_a_meaning_are_an_error_or_replaced(label, data):
     with pytest.raises(UnicodeDecodeError):
         decode(data, codec)
     assert "\ufffd" in decode(b"a" + data + b"b", codec, replaces=True)
+
+
+@pytest.mark.parametrize("byte", [0xA0, 0xFD, 0xFE, 0xFF])
+def test_a_byte_that_browsers_do_not_read_as_shift_jis_is_replaced(byte):
+    data = "こんにちは".encode("cp932") * 300 + bytes([byte])
+    page = decode_page(data, server_charset="shift_jis", max_replaced_share=0.001)
+    assert page is not None
+    assert page.text == "こんにちは" * 300 + "\ufffd"
 
 
 @pytest.mark.parametrize("label", ["no-such-charset", "", "hz-gb-2312", "iso-2022-kr", "x-user-defined"])

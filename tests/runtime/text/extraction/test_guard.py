@@ -64,7 +64,7 @@ def test_an_endless_document_ends_its_process_and_is_guarded_by_the_next_attempt
         with guard_after_death(mark, limits) as guard:
             found(guard, "endless")
         os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGVTALRM
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGPROF
     with guard_after_death(mark, limits) as guard:
         assert [each.reason for pieces in found(guard, "endless") for each in pieces] == [TOO_SLOW]
 

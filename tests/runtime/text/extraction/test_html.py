@@ -115,6 +115,25 @@ def test_marks_of_headings_and_names_of_pictures_go():
 
 
 @pytest.mark.parametrize(
+    ("figure", "expected"),
+    [
+        ("<table><tr><th>Key</th><th>Turns</th></tr><tr><td>big</td><td>9</td></tr></table>", "Key\t\tTurns\nbig\t\t9"),
+        ("<blockquote><p>Wind it.</p><cite>A maker</cite></blockquote>", "Wind it.\n\nA maker"),
+        ("<pre><code>def wind():\n    turn(9)</code></pre>", "def wind():\n    turn(9)"),
+        ("<a href='k.png'><img src='k.png' alt='logo'></a>", ""),
+        ("<svg><title>icon</title><text>9</text></svg><video>Your browser plays no films.</video>", ""),
+    ],
+)
+@pytest.mark.parametrize("main_content", [True, False])
+def test_tables_quotations_code_and_captions_of_figures_stay(figure, expected, main_content):
+    page = f"<p>Before it.</p><figure>{figure}<figcaption>Fig. 1: a key.</figcaption></figure><p>Behind it.</p>"
+    found = page_text(page, main_content=main_content)
+    assert [line for line in found.split("\n") if line] == [
+        "Before it.", *filter(None, expected.split("\n")), "Fig. 1: a key.", "Behind it.",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
     ("powers", "expected"),
     [
         ("10<sup>-6</sup> m<sup>2</sup>, 3 km<sup>2</sup>, (a + b)<sup>n</sup>", "10^-6 m^2, 3 km^2, (a + b)^n"),

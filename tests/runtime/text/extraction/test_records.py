@@ -66,6 +66,13 @@ def test_duplicate_ids_and_ids_in_our_own_form_become_distinct(tmp_path):
     assert not counts
 
 
+def test_ids_that_have_to_be_unique_stay_as_they_are(tmp_path):
+    rows = [{"text": "a toy", "id": name} for name in ("a", "b/c", "line 1", 4)]
+    found, counts = read(lines(tmp_path / "a.jsonl", rows), JsonLines(unique_ids=True))
+    assert [anchor for anchor, _ in found] == ["a", "b/c", "line 1 (line 3)", "4"]
+    assert not counts
+
+
 @given(given=st.lists(st.none() | st.sampled_from(["a", "line 1", "line 2", "a (line 2)", "a (line 3)"]), max_size=8))
 def test_no_two_anchors_of_a_file_are_equal(given):
     of_file = Anchors()
@@ -275,11 +282,12 @@ def test_a_small_table_that_names_one_value_for_many_rows_is_damaged_from_its_bo
     assert size < 700_000_000, "of the documents that this test keeps, some 268 MB"
 
 
-def test_a_page_that_unpacks_beyond_the_ratio_is_never_unpacked(tmp_path, monkeypatch):
+@pytest.mark.parametrize("field", ["text", "page.text"])
+def test_a_page_that_unpacks_beyond_the_ratio_is_never_unpacked(tmp_path, monkeypatch, field):
     monkeypatch.setattr(limits, "FREE_BYTES", 100_000)
-    path = parquet(tmp_path / "a.parquet", {"text": ["a" * 1_000_000]}, compression="brotli", use_dictionary=False)
-    assert read(path, ParquetTable()) == ([], {"damaged file": 1})
-    assert len(read(path, ParquetTable(), Limits(max_expansion=1_000_000))[0]) == 1
+    path = parquet(tmp_path / "a.parquet", {field: ["a" * 1_000_000]}, compression="brotli", use_dictionary=False)
+    assert read(path, ParquetTable(text_field=field)) == ([], {"damaged file": 1})
+    assert len(read(path, ParquetTable(text_field=field), Limits(max_expansion=1_000_000))[0]) == 1
 
 
 def zigzag(number: int) -> bytes:

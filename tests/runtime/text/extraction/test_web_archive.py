@@ -145,6 +145,16 @@ def test_odd_files_give_all_pages_under_unique_anchors(data):
     assert len({one.anchor for one in found}) == 4
 
 
+@pytest.mark.parametrize("packs", [lambda data: data, lambda data: gzip.compress(data, mtime=0)])
+@pytest.mark.parametrize("line_ends", [b"", b"\n", b"\r\n", b"\r\n" * 3, b"\n" * 9_000])
+def test_any_number_of_line_ends_may_follow_a_record(line_ends, packs):
+    records = [record(number)[:-4] for number in range(4)]
+    between = line_ends or b"\n"
+    found = read(packs(between + between.join(records) + line_ends))
+    assert [type(one) for one in found] == [Text] * 4
+    assert [one.text for one in found] == [toy(number) for number in range(4)]
+
+
 def test_a_file_compressed_as_a_whole_is_read_up_to_its_cut():
     data = gzip.compress(b"".join(record(number, b"<p>" + b"%d" % number * 900_000) for number in range(5)), mtime=0)
     assert len(texts(data, max_document_bytes=1_000_000)) == 5
@@ -181,6 +191,7 @@ BODY = (PAGE % 1).encode()
     ("headers", "body"),
     [
         (b"\r\nTransfer-Encoding: chunked", chunked(BODY) + b"0\r\n\r\n"),
+        (b"\r\nTransfer-Encoding: chunked", b"%012x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)),
         (b"\r\nTransfer-Encoding: chunked", BODY),  # stored decoded, with the header left
         (b"\r\nContent-Encoding: gzip", gzip.compress(BODY, mtime=0)),
         (b"\r\nContent-Encoding: gzip", BODY),
@@ -275,14 +286,16 @@ RUSSIAN = "<p>Съешь же ещё этих мягких французски�
         (RUSSIAN.encode("cp1251"), HTML % b'; charset="windows-1251"', "cp1251", "server"),
         (b'<meta charset="koi8-r">' + RUSSIAN.encode("koi8-r"), HTML % b"", "koi8-r", "page"),
         (b'<meta charset="cp1251">' + RUSSIAN.encode("cp1251"), HTML % b"; charset=none-such", "cp1251", "page"),
-        (RUSSIAN.encode("cp1251") * 9, HTML % b"", "cp1251", "guess"),
+        (b"<!-- <meta charset=koi8-r> -->" + RUSSIAN.encode("cp1251") * 9, HTML % b"", "cp1251", "guess"),
+        (b"<!--<meta charset=koi8-r>--><meta charset=x-sjis><p>\x82\xd9</p>", HTML % b"", "cp932", "page"),
+        (b"<?xml version='1.0' encoding='koi8-r'?>" + RUSSIAN.encode("koi8-r"), HTML % b"", "koi8-r", "page"),
         (RUSSIAN.encode("utf-16"), HTML % b"", "utf-16-le", "bytes"),
         (RUSSIAN.encode() * 99 + b"\xef.", HTML % b"; charset=utf-8", "utf-8", "server"),
     ],
 )
 def test_the_charset_is_the_first_that_fits_of_bytes_server_page_and_guess(body, http, charset, source):
     (found,) = read(member(1, body, http=http))
-    assert found.text.startswith("Съешь же ещё этих мягких")
+    assert found.text.startswith("Съешь же ещё этих мягких" if charset != "cp932" else "ほ")
     known = json.loads(found.metadata)
     assert (known["charset"], known["charset_from"]) == (charset, source)
     assert known.get("replaced") == ("1" if body.endswith(b"\xef.") else None)
