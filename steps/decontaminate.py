@@ -26,7 +26,7 @@ class DecontaminateConfig(DocumentsConfig, frozen=True, extra="forbid"):
 
 class DecontaminateResult(DocumentsResult, frozen=True, extra="forbid"):
     hits: str
-    """JSON lines, one a hit and item: document id, task, item (row of its file), field, byte span in the document,
+    """JSON lines, one per hit and item: document id, task, item (row of its file), field, byte span in the document,
     words."""
     num_hits: int
     hits_by_task: dict[str, int]

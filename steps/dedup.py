@@ -40,7 +40,7 @@ class DedupConfig(DocumentsConfig, frozen=True, extra="forbid"):
 
 class DedupResult(DocumentsResult, frozen=True, extra="forbid"):
     signatures: tuple[str, ...]
-    """Folders of the signatures of the incoming documents, one a shard; relative to the step's output."""
+    """Folders of the signatures of the incoming documents, one per shard; relative to the step's output."""
     kept: tuple[str, ...]
     """The file, for each folder, that marks which documents stay."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.lint import lint_rate
-from pipelines.phases import legs_in, phases_in
+from pipelines.phases import phases_in, run_phases_in
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import render, timeline_of
 from pipelines.tootsie import branches, phases
@@ -16,8 +16,8 @@ def laptop():
 
 
 def rates_of(steps):
-    legs = legs_in(phases_in(steps))
-    return {name: found for name, leg in legs.items() if (found := [*lint_rate(leg, legs)])}
+    run_phases = run_phases_in(phases_in(steps))
+    return {name: found for name, each in run_phases.items() if (found := [*lint_rate(each, run_phases)])}
 
 
 def said_of(step):
@@ -41,7 +41,7 @@ def test_a_phase_that_starts_before_its_decay_hears_how_long_the_rate_stands_sti
     assert cure == {"learning_rate.start_step": "1100", "until_step": "1200"}
     assert early.config.learning_rate(1200) == early.config.learning_rate(1100) > early.config.learning_rate(1202)
     moved = early.fork("moved", **{"learning_rate.start_step": 1100, "until_step": 1200})
-    assert said_of(moved) == [] and legs_in(phases_in([moved]))["moved"].steps == 100
+    assert said_of(moved) == [] and run_phases_in(phases_in([moved]))["moved"].steps == 100
     ((text, cure),) = said_of(early.fork("never", until_step=1150))
     assert text.endswith("the rate stays at 5.1e-3 to its end") and cure == {"learning_rate.start_step": "1100"}
 
