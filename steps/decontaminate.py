@@ -1,4 +1,4 @@
-"""Decontaminate: documents in, those out that share no long run of words with an evaluation item."""
+"""Decontaminate: documents in, documents out; drops those that share a long run of words with an evaluation item."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Dedup: documents in, those out that are no duplicates of an earlier source or an earlier document."""
+"""Dedup: documents in, documents out; drops duplicates of earlier documents and of earlier sources."""
 
 import functools
 from collections.abc import Iterator

@@ -147,7 +147,7 @@ class Frontier:
                 yield node
 
     def fallen_behind(self) -> list[Node]:
-        """Return the waiting background nodes of ranks below the `max_waiting` highest of their group that wait."""
+        """Return the background nodes that wait behind the `max_waiting` nodes of highest rank in their group."""
         ready: dict[str, set[int]] = defaultdict(set)
         waiting: list[tuple[Node, Background]] = []
         for node in self.nodes:

@@ -191,7 +191,7 @@ class Member:
 
 
 class RefusedFanOut:
-    """Fan-out of a gang, which may not map."""
+    """The fan-out of a gang, which must not call `context.map`."""
 
     def run(self, *arguments: Any) -> Any:
         raise TypeError(
