@@ -211,7 +211,7 @@ def fused_loss(shape: LossShape, turns: int) -> Measure:
         platform(mesh),
         device_kind(mesh),
         head_dim=128,
-        stretch=4096,
+        query_length=4096,
         first_row=0,
         compute_dtype="bfloat16",
         **shape._asdict(),

@@ -17,7 +17,7 @@ from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
 from pipelines.compile_programs import Kind, cures, programs_of, scoring_programs, settings
 from pipelines.output import aligned
-from pipelines.phases import fork_names, legs_in, main_line_first, main_line_of, own_steps, phases_in
+from pipelines.phases import fork_names, main_line_first, main_line_of, own_steps, phases_in, run_phases_in
 from runtime.cache_folder import cache_folder
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import COMPILED, NoCompilerError, outcome_of
@@ -54,9 +54,9 @@ def report(session: Session, plan: Plan) -> None:
     if not session.parsed.compile:
         return
     phases = phases_in(step.step for step in plan.steps)
-    legs, forks = legs_in(phases), fork_names(session)
+    run_phases, forks = run_phases_in(phases), fork_names(session)
     is_whole = all(planned.is_selected for planned in plan.steps)
-    candidates = main_line_of(legs, forks) if is_whole else main_line_first(legs, forks)
+    candidates = main_line_of(run_phases, forks) if is_whole else main_line_first(run_phases, forks)
     names = [name for name in candidates if plan[name].is_selected]
     if not names:
         raise UserError(
@@ -125,7 +125,7 @@ def _program(request: CompileRequest, outcome: Outcome, users: Sequence[str]) ->
         return [*lines, f"  does not fit    {outcome.message}"]
     peak, limit = outcome.peak_memory_in_bytes / GIB, slice_of(request.slice).generation.hbm_in_bytes / GIB
     lines.append(
-        f"  memory a chip   {peak:.2f} GiB at its peak, of {limit:.2f} ({peak / limit:.0%}); compiled in "
+        f"  memory per chip {peak:.2f} GiB at its peak, of {limit:.2f} ({peak / limit:.0%}); compiled in "
         f"{outcome.compile_seconds:.0f} s with {outcome.host_memory_in_bytes / GIB:.1f} GiB of this machine"
     )
     if request.step == "train":
@@ -138,11 +138,11 @@ def _program(request: CompileRequest, outcome: Outcome, users: Sequence[str]) ->
 def _speed(request: CompileRequest, outcome: Compiled) -> Iterator[str]:
     one, roofline, flops = slice_of(request.slice), roofline_of(request, outcome), flops_of(request)
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
-    yield f"  FLOPs a step    {counts}, of which the program holds {roofline.found_share:.1%}"
+    yield f"  FLOPs per step  {counts}, of which the program holds {roofline.found_share:.1%}"
     yield from _collectives(request, outcome)
     yield from (f"  fault           {fault}" for fault in faults(request, outcome))
     yield (
-        f"  roofline        {roofline.step_seconds:.3f} s a step: products {roofline.products_seconds:.3f}, weights "
+        f"  roofline        {roofline.step_seconds:.3f} s per step: products {roofline.products_seconds:.3f}, weights "
         f"{roofline.weights_seconds:.3f} beside them, optimiser {roofline.optimizer_seconds:.3f}, exposed collectives "
         f"{roofline.exposed_seconds:.3f} ({roofline.exposed_share:.1%})"
     )
@@ -155,7 +155,7 @@ def _speed(request: CompileRequest, outcome: Compiled) -> Iterator[str]:
 
 
 def _state(train: CompileRequest) -> tuple[float, float]:
-    """Return bytes a chip of the parameters, and of the rest of the state."""
+    """Return bytes per chip of the parameters, and of the rest of the state."""
     copy_size = train.layout.shape.copy_size
     return 4 * train.model.num_parameters / copy_size, 4 * train.state_size / copy_size
 
@@ -237,12 +237,12 @@ def _cure(request: CompileRequest, users: Sequence[str], fitting: Sequence[str],
 
 def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[CompileRequest, Outcome]) -> list[str]:
     rows = [["phase", "chips", "tokens", "memory", "s/step", "tokens/s", "exposed", "days", "chip-hours"]]
-    legs, own = legs_in(phases), own_steps(phases, programs)
+    run_phases, own = run_phases_in(phases), own_steps(phases, programs)
     total_days, total_hours, whose = 0.0, 0.0, "all"
     for name, its in programs.items():
-        leg, request, outcome = legs[name], its["train"], outcomes[its["train"]]
+        run_phase, request, outcome = run_phases[name], its["train"], outcomes[its["train"]]
         chips = slice_of(request.slice).num_chips * request.num_slices
-        size = [name, f"{chips:,}", in_short(leg.end_tokens - leg.begin_tokens)]
+        size = [name, f"{chips:,}", in_short(run_phase.end_tokens - run_phase.begin_tokens)]
         if isinstance(outcome, DoesNotFit):
             rows.append([*size, "too large", *[""] * 5])
             whose = "all that fit"
@@ -252,11 +252,11 @@ def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[Co
         total_days += own[name] * step_days
         total_hours += own[name] * step_days * 24 * chips
         speed = [f"{roofline.step_seconds:.3f}", f"{roofline.tokens_per_second:,.0f}", f"{roofline.exposed_share:.1%}"]
-        time = [f"{leg.steps * step_days:.1f}", f"{leg.steps * step_days * 24 * chips:,.0f}"]
+        time = [f"{run_phase.steps * step_days:.1f}", f"{run_phase.steps * step_days * 24 * chips:,.0f}"]
         rows.append([*size, f"{outcome.peak_memory_in_bytes / GIB:.2f} GiB", *speed, *time])
     rows.append([whose, *[""] * 6, f"{total_days:.1f}", f"{total_hours:,.0f}"])
     shared = "Updates that several names share, as stops of one run, count once in the last line."
-    return [*aligned(rows), *([shared] if any(own[name] < legs[name].steps for name in programs) else [])]
+    return [*aligned(rows), *([shared] if any(own[name] < run_phases[name].steps for name in programs) else [])]
 
 
 def _slices(request: CompileRequest) -> str:

@@ -8,7 +8,7 @@ from marin_dag.cli.session import Finished
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted
 from pipelines.milestone_evaluations import is_of_training, milestone_of
-from pipelines.phases import legs_in, main_line_of, phases_in
+from pipelines.phases import main_line_of, phases_in, run_phases_in
 from runtime.evaluation.task_score import implausible, leading_of_each_task
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult, ema_eval
@@ -21,7 +21,7 @@ def headline(run: Finished) -> Iterator[str]:
     steps = run.graph.steps
     phases = phases_in(steps)
     if phases:
-        final = main_line_of(legs_in(phases))[-1]
+        final = main_line_of(run_phases_in(phases))[-1]
         at_end = [step for step in steps if is_of_training(step) and step.background is None]
         of_final = [step for step in at_end if milestone_of(step).step.name == final]
         evaluations = (step for step in of_final if step.kind is ema_eval)

@@ -11,7 +11,7 @@ from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 from pipelines.finished import tokenizer_of
 from pipelines.output import check_writable, write_page
-from pipelines.phases import fork_names, legs_in, main_line_first, phases_by_digest, phases_in, wanted_phases
+from pipelines.phases import fork_names, main_line_first, phases_by_digest, phases_in, run_phases_in, wanted_phases
 from runtime.optim.ema import HOT
 from steps.ema_eval import EmaEvalConfig
 
@@ -84,7 +84,7 @@ def heat_map(
 def _phases(session: Session, graph: Graph, named: Collection[str]) -> list[str]:
     """Return the phases that the user named, or all, in the order of the run."""
     wanted = {name for names in wanted_phases(session, graph).values() for name in names}
-    order = main_line_first(legs_in(phases_in(graph.steps)), fork_names(session))
+    order = main_line_first(run_phases_in(phases_in(graph.steps)), fork_names(session))
     return [name for name in order if name in (named or wanted)]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from marin_dag.graph.graph import Graph
 from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import counted, in_short
-from pipelines.phases import legs_in, phases_in
+from pipelines.phases import phases_in, run_phases_in
 from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
@@ -42,18 +42,20 @@ MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
 
 def lint(graph: Graph) -> dict[str, list[LintWarning]]:
     """Return the lint warnings about the phases of a graph, by phase."""
-    return lint_on(legs_in(phases_in(graph.steps)))
+    return lint_on(run_phases_in(phases_in(graph.steps)))
 
 
-def lint_on(legs: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
+def lint_on(phases: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:
     """Return the lint warnings about phases, by phase; phases without a warning have no entry."""
     rules = (lint_model, lint_rate)
-    return {name: found for name, leg in legs.items() if (found := [w for rule in rules for w in rule(leg, legs)])}
+    return {
+        name: found for name, phase in phases.items() if (found := [w for rule in rules for w in rule(phase, phases)])
+    }
 
 
-def lint_rate(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+def lint_rate(phase: RunPhase, phases: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     """Warn where a phase does not start or end with the decay or warm-up of its schedule."""
-    schedule = leg.settings.learning_rate
+    schedule = phase.settings.learning_rate
     if isinstance(schedule, Linear | Cosine):
         warmup_steps = schedule.warmup_steps if isinstance(schedule, Cosine) else 0
         what, num_steps, field = "decay", warmup_steps + schedule.decay_steps, "decay_steps"
@@ -61,7 +63,7 @@ def lint_rate(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarni
         what, num_steps, field = "warm-up", schedule.warmup_steps, "warmup_steps"
     else:
         return
-    begin, until = leg.begin_step, leg.settings.until_step
+    begin, until = phase.begin_step, phase.settings.until_step
     start, end = schedule.first_step, schedule.first_step + num_steps
     starts = f"its {what} starts at step {start:,} and the phase at {begin:,}"
     ends = f"its {what} ends at step {end:,} and the phase at {until:,}"
@@ -73,49 +75,49 @@ def lint_rate(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarni
             return
         moved["until_step"] = str(until - (start - begin))
         yield LintWarning(f"{stays} for its first {counted(start - begin, 'update')}", moved)
-    elif begin > start and not _continues_schedule(leg, legs):
+    elif begin > start and not _continues_schedule(phase, phases):
         where = f"after all {num_steps:,}" if begin >= end else f"{begin - start:,} of {num_steps:,}"
         yield LintWarning(
             f"{starts}, {where} steps{'' if begin >= end else ' into it'}",
             {"learning_rate.start_step": str(begin), "until_step": str(until + begin - start)},
         )
     if until < end and not any(
-        other.parent == leg.name and _continues_schedule(other, legs) for other in legs.values()
+        other.parent == phase.name and _continues_schedule(other, phases) for other in phases.values()
     ):
-        last = f"the last rate is {rate(leg.rates[1])}, and not {rate(schedule(end))}"
+        last = f"the last rate is {rate(phase.rates[1])}, and not {rate(schedule(end))}"
         yield LintWarning(f"{ends}: {last}", {"until_step": str(end)})
     elif end < until and what == "decay" and begin < end:
         stays = f"the rate stays at {rate(schedule(end))} for its last {counted(until - end, 'update')}"
         yield LintWarning(f"{ends}: {stays}", {f"learning_rate.{field}": str(until - start)})
 
 
-def _continues_schedule(leg: RunPhase, legs: Mapping[str, RunPhase]) -> bool:
+def _continues_schedule(phase: RunPhase, phases: Mapping[str, RunPhase]) -> bool:
     """Return whether the phase before has the same schedule: one decay over two phases."""
-    return leg.parent is not None and legs[leg.parent].settings.learning_rate == leg.settings.learning_rate
+    return phase.parent is not None and phases[phase.parent].settings.learning_rate == phase.settings.learning_rate
 
 
-def lint_model(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+def lint_model(phase: RunPhase, phases: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     """Yield the warnings about a phase."""
-    model = leg.settings.model
+    model = phase.settings.model
     # An import restores "weights".
-    if leg.parent is None and leg.settings.restore == "everything" and isinstance(model, LlamaConfig):
-        yield from _of_name(leg, model)
+    if phase.parent is None and phase.settings.restore == "everything" and isinstance(model, LlamaConfig):
+        yield from _of_name(phase, model)
         yield from _of_shape(model)
         yield from _of_initialization(model)
-        yield from _of_large_model(leg, model, legs)
-    yield from _of_rope(leg, legs)
-    yield from _of_b2(leg, legs)
+        yield from _of_large_model(phase, model, phases)
+    yield from _of_rope(phase, phases)
+    yield from _of_b2(phase, phases)
 
 
-def _of_name(leg: RunPhase, model: LlamaConfig) -> Iterator[LintWarning]:
-    found = SIZE_IN_A_NAME.search(leg.name)
+def _of_name(phase: RunPhase, model: LlamaConfig) -> Iterator[LintWarning]:
+    found = SIZE_IN_A_NAME.search(phase.name)
     if found is None:
         return
     named = float(found[1]) * (1e9 if found[2] in "bB" else 1e6)
     matrix = model.vocab_size * model.hidden_size
     without_embeddings = model.num_parameters - matrix * (1 if model.tie_word_embeddings else 2)
     # Some names count no embeddings, or those of a smaller vocabulary, or tokens.
-    meant = (model.num_parameters, model.num_parameters - matrix, without_embeddings, leg.end_tokens)
+    meant = (model.num_parameters, model.num_parameters - matrix, without_embeddings, phase.end_tokens)
     if any(abs(number - named) <= SIZE_TOLERANCE * named for number in meant):
         return
     text = f"its name has {found[0]}, and its model has {in_short(model.num_parameters)} parameters"
@@ -169,8 +171,8 @@ def _of_initialization(model: LlamaConfig) -> Iterator[LintWarning]:
         )
 
 
-def _of_large_model(leg: RunPhase, model: LlamaConfig, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
-    highest = max(_highest_rate(other) for other in legs.values() if leg.name in _line_to(other, legs))
+def _of_large_model(phase: RunPhase, model: LlamaConfig, phases: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    highest = max(_highest_rate(other) for other in phases.values() if phase.name in _line_to(other, phases))
     if model.num_parameters >= LARGE_NUM_PARAMETERS and highest > HIGH_LEARNING_RATE and not model.use_qk_norm:
         yield LintWarning(
             f"{in_short(model.num_parameters)} parameters at a learning rate of {rate(highest)} without QK-norm; "
@@ -179,14 +181,14 @@ def _of_large_model(leg: RunPhase, model: LlamaConfig, legs: Mapping[str, RunPha
         )
 
 
-def _of_rope(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+def _of_rope(phase: RunPhase, phases: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
     """Warn at the phase that sets the rotary embedding, unless the recipe changes it later, on purpose."""
-    rope, model = leg.settings.rope, leg.settings.model
+    rope, model = phase.settings.rope, phase.settings.model
     if (model.vocab_size, rope.rope_theta) != (LLAMA3_VOCAB_SIZE, LLAMA2_ROPE_THETA):
         return
-    if leg.parent is not None and legs[leg.parent].settings.rope == rope:
+    if phase.parent is not None and phases[phase.parent].settings.rope == rope:
         return
-    if any(other.settings.rope != rope for other in legs.values() if leg.name in _line_to(other, legs)):
+    if any(other.settings.rope != rope for other in phases.values() if phase.name in _line_to(other, phases)):
         return
     yield LintWarning(
         f"rope.rope_theta is {rope.rope_theta:,.0f}, as in Llama 2, and the {model.vocab_size:,} ids are those of "
@@ -195,31 +197,31 @@ def _of_rope(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarnin
     )
 
 
-def _of_b2(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
-    if _has_long_memory(leg) and not (leg.parent is not None and _has_long_memory(legs[leg.parent])):
-        b2 = leg.settings.b2
+def _of_b2(phase: RunPhase, phases: Mapping[str, RunPhase]) -> Iterator[LintWarning]:
+    if _has_long_memory(phase) and not (phase.parent is not None and _has_long_memory(phases[phase.parent])):
+        b2 = phase.settings.b2
         yield LintWarning(
-            f"b2 is {b2:g}, with {in_short(leg.tokens_per_step)} tokens an update: the second moment is a mean over "
+            f"b2 is {b2:g}, with {in_short(phase.tokens_per_step)} tokens an update: the second moment is a mean over "
             f"about {1 / (1 - b2):,.0f} updates, and lags where gradients grow",
             {"b2": "0.95"},
         )
 
 
-def _has_long_memory(leg: RunPhase) -> bool:
-    return leg.settings.b2 > MOST_B2 and leg.tokens_per_step >= LARGE_TOKENS_PER_STEP
+def _has_long_memory(phase: RunPhase) -> bool:
+    return phase.settings.b2 > MOST_B2 and phase.tokens_per_step >= LARGE_TOKENS_PER_STEP
 
 
-def _highest_rate(leg: RunPhase) -> float:
-    schedule = leg.settings.learning_rate
-    return max(*leg.rates, schedule.peak_value if isinstance(schedule, WsdS | Rewarm) else 0.0)
+def _highest_rate(phase: RunPhase) -> float:
+    schedule = phase.settings.learning_rate
+    return max(*phase.rates, schedule.peak_value if isinstance(schedule, WsdS | Rewarm) else 0.0)
 
 
-def _line_to(leg: RunPhase, legs: Mapping[str, RunPhase]) -> Iterator[str]:
+def _line_to(phase: RunPhase, phases: Mapping[str, RunPhase]) -> Iterator[str]:
     """Yield the phase and those before it in its run."""
-    name: str | None = leg.name
+    name: str | None = phase.name
     while name is not None:
         yield name
-        name = legs[name].parent
+        name = phases[name].parent
 
 
 def _rounded(size: float) -> int:

@@ -9,7 +9,7 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.quantities import in_short
 from pipelines.output import aligned, check_writable, write_page
-from pipelines.phases import fork_names, legs_in, main_line_of, phase_before, phases_in, wanted_phases
+from pipelines.phases import fork_names, main_line_of, phase_before, phases_in, run_phases_in, wanted_phases
 from runtime.data.consumption import Consumption, PhaseSpan, consumption
 from runtime.same_fields import filled_from
 from runtime.training.restore import RESTORES_POSITION
@@ -40,7 +40,7 @@ def command(estimate: Estimate) -> Command:
         wanted_phases(session, graph)
         check_writable("--chart", chart)
         phases = phases_in(graph.steps)
-        name = names[0] if names else main_line_of(legs_in(phases), fork_names(session))[-1]
+        name = names[0] if names else main_line_of(run_phases_in(phases), fork_names(session))[-1]
         mix = mix_to(phases[name], Records(session.store), estimate(session.parsed))
         print(rendered(mix))
         if chart is not None:

@@ -43,27 +43,27 @@ def parents_of(phases: Mapping[str, Step]) -> dict[str, str]:
     return {name: start.step.name for name, start in starts.items() if start is not None}
 
 
-def legs_in(phases: Mapping[str, Step]) -> dict[str, RunPhase]:
+def run_phases_in(phases: Mapping[str, Step]) -> dict[str, RunPhase]:
     """Return the position of each phase in its run."""
     starts = {name: (parent, phases[name].config.begin_step) for name, parent in parents_of(phases).items()}
     return place_phases({name: phase.config for name, phase in phases.items()}, starts)
 
 
-def main_line_of(legs: Mapping[str, RunPhase], forks: Collection[str] = ()) -> list[str]:
+def main_line_of(run_phases: Mapping[str, RunPhase], forks: Collection[str] = ()) -> list[str]:
     """Return the phases that lead to the phase with the most tokens: the run without branches and `forks`."""
-    written = [name for name in legs if name not in forks]
-    last: str | None = max(written or legs, key=lambda name: legs[name].end_tokens)
+    written = [name for name in run_phases if name not in forks]
+    last: str | None = max(written or run_phases, key=lambda name: run_phases[name].end_tokens)
     line: list[str] = []
     while last is not None:
         line.append(last)
-        last = legs[last].parent
+        last = run_phases[last].parent
     return line[::-1]
 
 
-def main_line_first(legs: Mapping[str, RunPhase], forks: Collection[str] = ()) -> list[str]:
+def main_line_first(run_phases: Mapping[str, RunPhase], forks: Collection[str] = ()) -> list[str]:
     """Return the names of all phases: the main line, then its branches."""
-    main_line = main_line_of(legs, forks)
-    return [*main_line, *(name for name in legs if name not in main_line)]
+    main_line = main_line_of(run_phases, forks)
+    return [*main_line, *(name for name in run_phases if name not in main_line)]
 
 
 def twins_in(phases: Mapping[str, Step]) -> dict[str, str]:
@@ -74,21 +74,21 @@ def twins_in(phases: Mapping[str, Step]) -> dict[str, str]:
 
 def own_steps(phases: Mapping[str, Step], names: Iterable[str]) -> dict[str, int]:
     """Return the number of training steps of each phase; steps that phases share count for the first of these."""
-    legs = legs_in(phases)
+    run_phases = run_phases_in(phases)
     reached: dict[str, int] = {}
     found: dict[str, int] = {}
-    for leg in sorted((legs[name] for name in names), key=lambda leg: leg.begin_step):
-        digest = phases[leg.name].digest
-        begin = max(leg.begin_step, reached.get(digest, 0))
-        reached[digest] = max(leg.settings.until_step, begin)
-        found[leg.name] = reached[digest] - begin
+    for run_phase in sorted((run_phases[name] for name in names), key=lambda run_phase: run_phase.begin_step):
+        digest = phases[run_phase.name].digest
+        begin = max(run_phase.begin_step, reached.get(digest, 0))
+        reached[digest] = max(run_phase.settings.until_step, begin)
+        found[run_phase.name] = reached[digest] - begin
     return found
 
 
 def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
     """Return the number of tokens that these phases train on; tokens of shared steps count once."""
-    legs = legs_in(phases)
-    return sum(steps * legs[name].tokens_per_step for name, steps in own_steps(phases, names).items())
+    run_phases = run_phases_in(phases)
+    return sum(steps * run_phases[name].tokens_per_step for name, steps in own_steps(phases, names).items())
 
 
 def phases_by_digest(steps: Iterable[Step[Any]]) -> dict[str, list[str]]:

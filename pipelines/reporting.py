@@ -10,7 +10,7 @@ from typing import Any
 from marin_dag.graph.fork import Fork
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step, StepKind
-from pipelines.phases import legs_in, main_line_of, parents_of, phases_in
+from pipelines.phases import main_line_of, parents_of, phases_in, run_phases_in
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import Change, Node, described
 from steps.ema_eval import ema_eval
@@ -74,7 +74,7 @@ def report_on(
             title=title,
             introduction=introduction,
             command=command,
-            main_line=tuple(main_line_of(legs_in(phases), forks or ())),
+            main_line=tuple(main_line_of(run_phases_in(phases), forks or ())),
             phases=phases,
             parents=parents_of(phases),
             forks=dict(forks or {}),

@@ -14,7 +14,7 @@ from marin_dag.cli.session import Session
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.store.store import Store
-from pipelines.phases import fork_names, legs_in, main_line_of, phases_in
+from pipelines.phases import fork_names, main_line_of, phases_in, run_phases_in
 from pipelines.saved_curves import SavedState, newest_saved, read_newest
 from runtime.cost.chips import GENERATIONS, GPUS
 from runtime.optim.ema import HOT
@@ -35,9 +35,9 @@ FROM_TABLE = {LOSS: "loss", GRADIENT: "grad_norm", RATE: "learning_rate"}
 class LoggedPhase:
     """The curves of one digest; each `refresh` reads only what has changed in the store."""
 
-    def __init__(self, store: Store, step: Step[TrainPhaseConfig], leg: RunPhase, *, is_main: bool) -> None:
+    def __init__(self, store: Store, step: Step[TrainPhaseConfig], run_phase: RunPhase, *, is_main: bool) -> None:
         self.name, self.is_main = step.name, is_main
-        self._store, self._digest, self._config, self._leg = store, step.digest, step.config, leg
+        self._store, self._digest, self._config, self._leg = store, step.digest, step.config, run_phase
         self._flops_share = _flops_share(step)
         answers = (each.config_of(GoldAnswersConfig) for each in step.config.validation_tasks)
         self._tasks = [task.label for config in answers if config is not None for task in config.tasks]
@@ -119,10 +119,10 @@ class LoggedPhase:
 def logged_phases(session: Session, graph: Graph, digests: Iterable[Sequence[str]]) -> list[LoggedPhase]:
     """Return the phases of each digest, which is known by the first of its names."""
     phases = phases_in(graph.steps)
-    legs = legs_in(phases)
-    main_line = main_line_of(legs, fork_names(session)) if legs else []
+    run_phases = run_phases_in(phases)
+    main_line = main_line_of(run_phases, fork_names(session)) if run_phases else []
     return [
-        LoggedPhase(session.store, phases[names[0]], legs[names[0]], is_main=not set(main_line).isdisjoint(names))
+        LoggedPhase(session.store, phases[names[0]], run_phases[names[0]], is_main=not set(main_line).isdisjoint(names))
         for names in digests
     ]
 

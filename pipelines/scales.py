@@ -38,7 +38,7 @@ class Boundaries:
 
 
 class BatchSize(NamedTuple):
-    """Sequences a step, and the micro-batches that each device splits its share into."""
+    """Sequences per step, and the micro-batches that each device splits its share into."""
 
     global_batch_size: int
     num_microbatches: int

@@ -173,7 +173,7 @@ def check_all_are_read(folder: str, patterns: Sequence[str], reads: str, purpose
 
 
 def evaluation_items_step() -> Step[EvaluationItemsResult]:
-    """Return the step with the items of the evaluation sets, one file a task of lm-eval; 86 MB to download.
+    """Return the step with the items of the evaluation sets, one file per task of lm-eval; 86 MB to download.
 
     A build of a graph has one such step: no two steps have one name.
     """

@@ -12,9 +12,9 @@ from marin_dag.quantities import counted
 from pipelines.lint import lint_on
 from pipelines.output import aligned
 from pipelines.phases import (
-    legs_in,
     main_line_first,
     main_line_of,
+    run_phases_in,
     trained_tokens,
     twins_in,
 )
@@ -37,7 +37,7 @@ class Timeline(NamedTuple):
     """Phases, their place in the run, and what a plan refuses about them."""
 
     phases: Mapping[str, Step]
-    legs: Mapping[str, RunPhase]
+    run_phases: Mapping[str, RunPhase]
     main_line: list[str]
     shown: list[str]
     refused: Mapping[str, str]
@@ -52,21 +52,21 @@ def timeline_of(
     phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = (), names: Collection[str] = ()
 ) -> Timeline:
     """Return the timeline of some phases; `forks` are always branches. With `names`, only these phases are shown."""
-    legs = legs_in(phases)
-    shown = [name for name in main_line_first(legs, forks) if not names or name in names]
-    return Timeline(phases, legs, main_line_of(legs, forks), shown, refused)
+    run_phases = run_phases_in(phases)
+    shown = [name for name in main_line_first(run_phases, forks) if not names or name in names]
+    return Timeline(phases, run_phases, main_line_of(run_phases, forks), shown, refused)
 
 
 def render(found: Timeline) -> str:
     """Return a table of the phases, then each in full, then the totals of a whole timeline."""
-    rows = [_row(found.legs[name], is_branch=name not in found.main_line) for name in found.shown]
+    rows = [_row(found.run_phases[name], is_branch=name not in found.main_line) for name in found.shown]
     parts = ["\n".join(aligned([HEADINGS, *rows], left=(0, 5)))]
     parts += ["\n".join(_in_full(found, name)) for name in found.shown]
     return "\n\n".join([*parts, *(["\n".join(_totals(found))] if found.is_whole else [])])
 
 
 def _totals(found: Timeline) -> list[str]:
-    last = found.legs[found.main_line[-1]]
+    last = found.run_phases[found.main_line[-1]]
     twins = twins_in({name: found.phases[name] for name in found.shown})
     branches = [name for name in found.shown if name not in found.main_line]
     num_trainings = sum(name not in twins for name in branches)
@@ -81,7 +81,7 @@ def _totals(found: Timeline) -> list[str]:
 
 def document(found: Timeline) -> dict[str, Any]:
     """Return the timeline as JSON data, in the same order; infinities are strings, such as "Infinity"."""
-    notes = lint_on(found.legs)
+    notes = lint_on(found.run_phases)
     phases_as_json = [
         _as_json(found, name)
         | {"notes": [{"text": note.text, "cure": dict(note.cure)} for note in notes.get(name, ())]}
@@ -91,17 +91,17 @@ def document(found: Timeline) -> dict[str, Any]:
 
 
 def _as_json(found: Timeline, name: str) -> dict[str, Any]:
-    leg, phase = found.legs[name], found.phases[name]
+    run_phase, phase = found.run_phases[name], found.phases[name]
     start = phase.predecessor
-    first, last = leg.rates
+    first, last = run_phase.rates
     return {
         "name": name,
         "is_main": name in found.main_line,
         "start": None if start is None else start.step.name,
-        "begin_step": leg.begin_step,
-        "until_step": leg.settings.until_step,
-        "begin_tokens": leg.begin_tokens,
-        "end_tokens": leg.end_tokens,
+        "begin_step": run_phase.begin_step,
+        "until_step": run_phase.settings.until_step,
+        "begin_tokens": run_phase.begin_tokens,
+        "end_tokens": run_phase.end_tokens,
         "resources": str(phase.resources),
         "first_learning_rate": first,
         "last_learning_rate": last,
@@ -112,28 +112,28 @@ def _as_json(found: Timeline, name: str) -> dict[str, Any]:
                 "before": described(change.before),
                 "after": described(change.after),
                 "is_abrupt": change.is_abrupt,
-                "is_acknowledged": change.field in leg.settings.acknowledge,
+                "is_acknowledged": change.field in run_phase.settings.acknowledge,
             }
-            for change in (changes(_left(found, leg), leg.settings) if leg.parent is not None else ())
+            for change in (changes(_left(found, run_phase), run_phase.settings) if run_phase.parent is not None else ())
         ],
         "refused": found.refused.get(name),
     }
 
 
-def _left(found: Timeline, leg: RunPhase) -> TrainPhaseConfig:
+def _left(found: Timeline, run_phase: RunPhase) -> TrainPhaseConfig:
     """Return the parent's settings at the step where the phase leaves it, which may be before the parent's end."""
-    parent: TrainPhaseConfig = found.phases[str(leg.parent)].config
-    return parent.model_copy(update={"until_step": leg.begin_step})
+    parent: TrainPhaseConfig = found.phases[str(run_phase.parent)].config
+    return parent.model_copy(update={"until_step": run_phase.begin_step})
 
 
-def _row(leg: RunPhase, *, is_branch: bool) -> tuple[str, ...]:
-    settings = leg.settings
-    first, last = map(rate, leg.rates)
+def _row(run_phase: RunPhase, *, is_branch: bool) -> tuple[str, ...]:
+    settings = run_phase.settings
+    first, last = map(rate, run_phase.rates)
     return (
-        f"{'  ' if is_branch else ''}{leg.name}",
+        f"{'  ' if is_branch else ''}{run_phase.name}",
         f"{settings.until_step:,}",
-        f"{leg.steps:,}",
-        f"{leg.end_tokens:,}",
+        f"{run_phase.steps:,}",
+        f"{run_phase.end_tokens:,}",
         f"{settings.global_batch_size:,}",
         first if first == last else f"{first} → {last}",
         rate(settings.weight_decay),
@@ -143,28 +143,28 @@ def _row(leg: RunPhase, *, is_branch: bool) -> tuple[str, ...]:
 
 
 def _in_full(found: Timeline, name: str) -> list[str]:
-    leg, phase = found.legs[name], found.phases[name]
-    settings, start = leg.settings, phase.predecessor
+    run_phase, phase = found.run_phases[name], found.phases[name]
+    settings, start = run_phase.settings, phase.predecessor
     origin = "from scratch" if start is None else f"from {start.step.name} ({settings.restore})"
-    if leg.parent is not None:
-        origin = f"from {leg.parent} at {leg.begin_step:,}"
-    first, last = map(rate, leg.rates)
+    if run_phase.parent is not None:
+        origin = f"from {run_phase.parent} at {run_phase.begin_step:,}"
+    first, last = map(rate, run_phase.rates)
     lines = [
         f"{name}  {origin}, on {phase.resources}",
-        f"  tokens         {leg.begin_tokens:,} + {leg.steps:,} x {settings.global_batch_size:,} x "
-        f"{settings.sequence_length:,} = {leg.end_tokens:,}",
+        f"  tokens         {run_phase.begin_tokens:,} + {run_phase.steps:,} x {settings.global_batch_size:,} x "
+        f"{settings.sequence_length:,} = {run_phase.end_tokens:,}",
         f"  learning rate  {first} at its first step, {last} at its last",
     ]
-    for warning in lint_on(found.legs).get(name, ()):
+    for warning in lint_on(found.run_phases).get(name, ()):
         lines += [f"  note           {warning.text}", f"                 instead: {warning.options(name)}"]
-    if leg.parent is None:
+    if run_phase.parent is None:
         lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")
         for field, value in chosen_settings(settings).items():
             if field not in LISTED_APART:
                 lines += _field("=", field, _filled("", described(value)))
-        lines += _field("=", "mixture", _mixture(settings.mixture, leg.begin_step))
+        lines += _field("=", "mixture", _mixture(settings.mixture, run_phase.begin_step))
     else:
-        lines += _changes(found, leg)
+        lines += _changes(found, run_phase)
     refusal = found.refused.get(name, "").splitlines()
     return lines + [f"  {'' if index else 'REFUSED by the plan: '}{line}" for index, line in enumerate(refusal)]
 
@@ -173,31 +173,32 @@ def _field(sign: str, field: str, values: list[str]) -> list[str]:
     return [f"  {sign} {field:<17} {value}" for value in values]
 
 
-def _changes(found: Timeline, leg: RunPhase) -> list[str]:
+def _changes(found: Timeline, run_phase: RunPhase) -> list[str]:
     """Return what a phase changes, and the settings that each phase shows although it inherits them."""
-    left = _left(found, leg)
-    changed = changes(left, leg.settings)
-    lines = [line for change in changed for line in _change(leg, left, change)]
+    left = _left(found, run_phase)
+    changed = changes(left, run_phase.settings)
+    lines = [line for change in changed for line in _change(run_phase, left, change)]
     if not changed:
         lines.append("  = all settings as in the phase before")
     own = {change.field for change in changed}
     for field in (field for field in SHOWN_IN_EVERY_PHASE if field not in own):
-        origin, value = leg.name, getattr(leg.settings, field)
-        while (parent := found.legs[origin].parent) and getattr(found.legs[parent].settings, field) == value:
+        origin, value = run_phase.name, getattr(run_phase.settings, field)
+        placed = found.run_phases
+        while (parent := placed[origin].parent) and getattr(placed[parent].settings, field) == value:
             origin = parent
         if field == "rope":
             lines += _field("=", field, [f"{described(value)}, as in {origin}"])
         elif origin in found.shown:
             lines += _field("=", field, [f"as in {origin}"])
         else:
-            lines += _field("=", field, [f"as in {origin}:", *_mixture(value, leg.begin_step)])
+            lines += _field("=", field, [f"as in {origin}:", *_mixture(value, run_phase.begin_step)])
     return lines
 
 
-def _change(leg: RunPhase, before: TrainPhaseConfig, change: SettingChange) -> list[str]:
+def _change(run_phase: RunPhase, before: TrainPhaseConfig, change: SettingChange) -> list[str]:
     if change.field == "mixture":
-        drawn = before.mixture.shares_at(max(leg.begin_step - 1, 0))
-        return _field("~", "mixture", _mixture(leg.settings.mixture, leg.begin_step, drawn))
+        drawn = before.mixture.shares_at(max(run_phase.begin_step - 1, 0))
+        return _field("~", "mixture", _mixture(run_phase.settings.mixture, run_phase.begin_step, drawn))
     old, new = described(change.before), described(change.after)
     whole = f"{old}  ->  {new}"
     values = [whole] if len(whole) <= VALUE_WIDTH else [*_filled("", old), *_filled("->  ", new)]
@@ -206,12 +207,12 @@ def _change(leg: RunPhase, before: TrainPhaseConfig, change: SettingChange) -> l
         return lines
     jump = ""
     if change.field == "learning_rate":
-        left, met = learning_rate_jump(before, leg.settings) or (0.0, 0.0)
+        left, met = learning_rate_jump(before, run_phase.settings) or (0.0, 0.0)
         jump = f" from {rate(left)} to {rate(met)}"
     elif change.field == "caches":
         jump = " to the beginning of each"
-    word = "acknowledged" if change.field in leg.settings.acknowledge else "NOT acknowledged"
-    return [*lines, f"    {word}: a jump{jump} at step {leg.begin_step:,}"]
+    word = "acknowledged" if change.field in run_phase.settings.acknowledge else "NOT acknowledged"
+    return [*lines, f"    {word}: a jump{jump} at step {run_phase.begin_step:,}"]
 
 
 def _mixture(mixture: MixtureSchedule, begin_step: int, before: Mapping[str, float] | None = None) -> list[str]:

@@ -39,33 +39,35 @@ def draw(title: str, found: Timeline) -> str:
     from runtime.report.pages import timeline_page
 
     twins = twins_in({name: found.phases[name] for name in found.shown})
-    drawn = [_phase(found.legs[name], is_main=name in found.main_line, same_as=twins.get(name)) for name in found.shown]
+    drawn = [
+        _phase(found.run_phases[name], is_main=name in found.main_line, same_as=twins.get(name)) for name in found.shown
+    ]
     return timeline_page(title, drawn, render(found))
 
 
-def _phase(leg: RunPhase, *, is_main: bool, same_as: str | None) -> "Phase":
+def _phase(run_phase: RunPhase, *, is_main: bool, same_as: str | None) -> "Phase":
     import numpy as np  # only the drawing needs it
 
     from runtime.report.contents import Curve, MixtureSpan, Phase
 
-    settings = leg.settings
+    settings = run_phase.settings
     # A row is a finished update; its rate is that of the step before it.
-    steps = np.unique(np.linspace(leg.begin_step + 1, settings.until_step, MOST_POINTS).astype(np.int64))
+    steps = np.unique(np.linspace(run_phase.begin_step + 1, settings.until_step, MOST_POINTS).astype(np.int64))
     curve = Curve(
         step=steps,
-        consumed_tokens=np.array([leg.tokens_at(int(step)) for step in steps]),
+        consumed_tokens=np.array([run_phase.tokens_at(int(step)) for step in steps]),
         loss=np.zeros(len(steps)),
         learning_rate=np.array([settings.learning_rate(int(step) - 1) for step in steps]),
         global_batch_size=np.full(len(steps), settings.global_batch_size),
     )
     return Phase(
-        name=leg.name,
-        parent=leg.parent,
+        name=run_phase.name,
+        parent=run_phase.parent,
         is_main=is_main,
-        start_step=leg.begin_step,
+        start_step=run_phase.begin_step,
         step=settings.until_step,
-        start_tokens=leg.begin_tokens,
-        consumed_tokens=leg.end_tokens,
+        start_tokens=run_phase.begin_tokens,
+        consumed_tokens=run_phase.end_tokens,
         final_loss=0.0,
         averages=settings.averages,
         curve=curve,

@@ -1,4 +1,4 @@
-"""Decontaminate: documents in, those out that share no long run of words with an evaluation item."""
+"""Decontaminate: documents in, documents out; drops those that share a long run of words with an evaluation item."""
 
 import functools
 import json
@@ -26,7 +26,7 @@ class DecontaminateConfig(DocumentsConfig, frozen=True, extra="forbid"):
 
 class DecontaminateResult(DocumentsResult, frozen=True, extra="forbid"):
     hits: str
-    """JSON lines, one a hit and item: document id, task, item (row of its file), field, byte span in the document,
+    """JSON lines, one per hit and item: document id, task, item (row of its file), field, byte span in the document,
     words."""
     num_hits: int
     hits_by_task: dict[str, int]

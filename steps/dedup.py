@@ -1,4 +1,4 @@
-"""Dedup: documents in, those out that are no duplicates of an earlier source or an earlier document."""
+"""Dedup: documents in, documents out; drops duplicates of earlier documents and of earlier sources."""
 
 import functools
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class DedupConfig(DocumentsConfig, frozen=True, extra="forbid"):
 
 class DedupResult(DocumentsResult, frozen=True, extra="forbid"):
     signatures: tuple[str, ...]
-    """Folders of the signatures of the incoming documents, one a shard; relative to the step's output."""
+    """Folders of the signatures of the incoming documents, one per shard; relative to the step's output."""
     kept: tuple[str, ...]
     """The file, for each folder, that marks which documents stay."""
 

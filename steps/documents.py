@@ -34,13 +34,13 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
     num_bytes: int
     """UTF-8 bytes of the text of all documents."""
     shard_sizes: tuple[ShardSize, ...] = ()
-    """Sizes, one a shard; the tokenize step refuses documents without them."""
+    """Sizes, one per shard; the tokenize step refuses documents without them."""
     dropped: dict[str, int]
     """Documents dropped by this step, by reason."""
     dropped_bytes: dict[str, int] = {}
     """UTF-8 bytes of the dropped texts; 0 for unreadable pieces."""
     dropped_samples: str | None = None
-    """JSON lines `{reason, id, detail, excerpt}`, a few a reason; relative to the step's output."""
+    """JSON lines `{reason, id, detail, excerpt}`, a few per reason; relative to the step's output."""
 
     def sizes_by_shard(self, name: str) -> tuple[ShardSize, ...]:
         """Return `shard_sizes`; raise UserError if they do not add up to the totals of step `name`."""

@@ -79,7 +79,9 @@ def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> Evalua
     if not given or len(given) < len(found):
         wrong = "two files would be one task" if given else "no file ends in .jsonl"
         names = [file.name for file in config.download.result.files]
-        raise UserError(f"{context.name}: {wrong} among {names}; use a folder of evaluation sets with one file a task.")
+        raise UserError(
+            f"{context.name}: {wrong} among {names}; use a folder of evaluation sets with one file per task."
+        )
     num_items = copy_item_files(given, f"{context.output_path}/items")
     if empty := [f"{task}.jsonl" for task, number in num_items.items() if number == 0]:
         raise UserError(

@@ -54,7 +54,7 @@ class ListedFile(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("pyarrow", "resiliparse"))
 def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
-    """Write one shard a unit of members, so that the bytes do not depend on the workers."""
+    """Write one shard per unit of members, so that the bytes do not depend on the workers."""
     from runtime.text.extraction.archive import is_archive
     from runtime.text.extraction.extract import DAMAGED_FILE
 
@@ -99,7 +99,9 @@ def _emptied(config: ExtractConfig, context: StepContext) -> str:
         for index, format_ in enumerate(config.formats)
         if hasattr(format_, "text_field")
     ]
-    named = f" (UTF-8; one JSON object a line), and the field with the text ({', '.join(settings)})" if settings else ""
+    named = (
+        f" (UTF-8; one JSON object per line), and the field with the text ({', '.join(settings)})" if settings else ""
+    )
     return f"The source is empty: check the files{named}, or leave it out."
 
 

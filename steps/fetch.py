@@ -88,7 +88,7 @@ class HuggingFaceModel(_HubRepository, frozen=True, extra="forbid"):
 
 
 class UrlIndex(BaseModel, frozen=True, extra="forbid"):
-    """Files that a publisher lists in a text file of addresses, one a line, gzipped or not."""
+    """Files that a publisher lists in a text file of addresses, one per line, gzipped or not."""
 
     index: str = Field(pattern=r"^https?://")
     index_sha256: Sha256 | None

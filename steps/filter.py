@@ -1,4 +1,4 @@
-"""Filter: documents in, those out that pass every rule, without the lines that edits remove."""
+"""Filter: documents in, documents out; drops those that fail a rule, and the lines that edits remove."""
 
 import dataclasses
 import functools

@@ -134,7 +134,7 @@ def _take_kernels(program: EvaluationProgram, context: StepContext, mesh: "Mesh"
     )
     kernels = take_kernels(shape, attention_kernel=program.attention_kernel, loss_kernel=program.loss_kernel)
     context.log.info(
-        "held-out text: %d windows a batch on %d devices; attention %s: %s; loss %s: %s; %s",
+        "held-out text: %d windows per batch on %d devices; attention %s: %s; loss %s: %s; %s",
         *(num_windows, mesh.size, kernels.attention, kernels.blocks["attention"], kernels.loss, kernels.blocks["loss"]),
         kernels.reason,
     )

@@ -136,7 +136,7 @@ def check_kernels_on_machines(shape: KernelShape, *, attention_kernel: str | Non
             splash_blocks(
                 shape.device_kind,
                 head_dim=shape.head_dim,
-                num_rows=shape.stretch,
+                num_rows=shape.query_length,
                 item_bytes=shape.item_bytes,
             )
         return

@@ -75,8 +75,8 @@ def execution(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, taken:
 def differences(recorded: Mapping[str, str], now: Mapping[str, str], *, is_resumed: bool) -> list[Difference]:
     """Return the changes between two records, of the names that both have.
 
-    Another batch or memory plan counts only between attempts at one phase (`is_resumed`), and the blocks that follow
-    from it do so only where it is the same.
+    Batch and memory plan count only between attempts at one phase (`is_resumed`). They decide block sizes, which
+    therefore count only where both records have the same batch and memory plan.
     """
     has_same_shape = is_resumed or all(recorded.get(name) == now[name] for name in SHAPE)
     left_out = ("reason",) if is_resumed else ("reason", *SHAPE)

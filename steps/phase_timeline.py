@@ -63,7 +63,7 @@ def _replaced_caches(before: TrainPhaseConfig, after: TrainPhaseConfig) -> tuple
 
 
 def learning_rate_jump(before: TrainPhaseConfig, after: TrainPhaseConfig) -> tuple[float, float] | None:
-    """Return the rates on both sides of the seam, if they differ."""
+    """Return the rates on both sides of the boundary, if they differ."""
     step = before.until_step
     old, new = before.learning_rate(step), after.learning_rate(step)
     return None if abs(old - new) <= RELATIVE_RATE_TOLERANCE * max(abs(old), abs(new)) else (old, new)

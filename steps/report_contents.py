@@ -117,14 +117,16 @@ def _consumption(
         way = [phase]
         while way[0].parent is not None:
             way.insert(0, by_name[way[0].parent])
-        # A branch may leave its parent before the end of it, so the parent's leg ends where the branch begins.
+        # A branch may leave its parent before the parent ends, and reads only what the parent had read until then.
         ends = [later.start_step for later in way[1:]] + [phase.step]
-        legs = [
-            PhaseDraws(leg.name, draws[phase.name].between(leg.start_step, end), logs[leg.name].sequence_length_at(end))
-            for leg, end in zip(way, ends, strict=True)
-            if leg.start_step < end
+        read = [
+            PhaseDraws(
+                part.name, draws[phase.name].between(part.start_step, end), logs[part.name].sequence_length_at(end)
+            )
+            for part, end in zip(way, ends, strict=True)
+            if part.start_step < end
         ]
-        found = tallied(legs, num_tokens=num_tokens)
+        found = tallied(read, num_tokens=num_tokens)
         uses += [_renamed(config, use) for use in found.uses if use.phase == phase.name]
         if not phase.is_main or phase.name == config.main_line[-1]:
             for item in (_renamed(config, finding) for finding in found.findings):

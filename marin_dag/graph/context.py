@@ -18,7 +18,7 @@ ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
 
 
-class StepStopped(Exception):  # noqa: N818 -- no error: the step was asked to stop, saved its state and left
+class StepStopped(Exception):  # noqa: N818 -- no error: the step was asked to stop, saved its state and stopped
     """Raised by a step function that was asked to stop and has saved its state under `work_path`.
 
     The text says how far it came: `at step 350 of 600`. The terminal shows its first line, the log all of it.
@@ -134,7 +134,7 @@ class StepContext(Protocol):
         """Return the committed milestones of this run, or the parts of this output, of all attempts."""
 
     def stop_requested(self) -> bool:
-        """Return whether to save and leave by raising `StepStopped`."""
+        """Return whether to save and stop by raising `StepStopped`."""
 
     def stop_reason(self) -> str:
         """Return who asked the step to stop, as text for `StepStopped`; "" if nothing did."""

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import NamedTuple
 
-# Public names of TPU slices count TensorCores on v4 and v5p (two a chip), and chips on v5e and v6e. Each size has the
+# Public names of TPU slices count TensorCores on v4 and v5p (two per chip), and chips on v5e and v6e. Each size has the
 # topology that Google Cloud gives by default. Slices above v4-2048 are absent: Ray cannot reserve them.
 CORES_PER_CHIP = {"v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
 CHIPS_PER_HOST = 4

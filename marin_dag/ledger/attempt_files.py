@@ -41,7 +41,7 @@ def by_attempt(entries: Iterable[Entry]) -> tuple[dict[Attempt, list[Entry]], di
 
 
 def logs_of(record: Record) -> tuple[str, str]:
-    """Return where the logs of the attempt are, one a host: a folder, and the beginning of their paths in it."""
+    """Return where the logs of the attempt are, one per host: a folder, and the beginning of their paths in it."""
     beside, _, _ = record.output_path.partition(record.attempt)
     folder, _, inside = beside.partition("/")
     return folder, f"{inside}{record.attempt}."

@@ -235,7 +235,7 @@ class AttemptContext:
         check_input_files(self._records, config)
 
     def _has_later_state(self) -> bool:
-        """Return whether a state after the start of this part of the run, and not past its stop, exists."""
+        """Return whether the run has a state after this step's start and not past its stop."""
         kind, config = self._kind, self._task.config
         files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]
         saved = kind.resumes_at(files) if kind.resumes_at is not None else ()

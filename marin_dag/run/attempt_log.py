@@ -176,7 +176,7 @@ def _free(descriptor: int, freed: int, end: int) -> int:
 
 @contextlib.contextmanager
 def child_output_in_place() -> Iterator[None]:
-    """Redact the output of child processes where it goes, unless that is a terminal, where a person may debug."""
+    """Redact the output of child processes on its way, except to a terminal, where a person may debug."""
     redact_standard_error(again=True)
     with contextlib.nullcontext() if os.isatty(STANDARD_OUTPUT) else child_output():
         yield

@@ -1,6 +1,6 @@
 """Error filter: a process that redacts what this process and its children write to standard error.
 
-It is a process of its own, so that the last words of a library that ends this one arrive, too.
+It is a process of its own, so that the last output of a library that ends this process arrives, too.
 """
 
 import atexit
@@ -85,7 +85,7 @@ def _watch(watched: "subprocess.Popen[bytes]", source: int, target: int) -> None
 
 
 def _wait_for_filters(original_error: int) -> None:
-    """Let this process end after its last words arrived; children that outlive it keep the filter for themselves."""
+    """Let this process end after its last output; children that outlive it keep the filter for themselves."""
     os.dup2(original_error, STANDARD_ERROR)
     for watcher in list(filters.values()):
         watcher.join(LAST_WORDS_SECONDS)

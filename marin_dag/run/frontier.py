@@ -126,7 +126,7 @@ class Frontier:
     def ready(self, now: float) -> Iterator[Node]:
         """Yield the nodes that may start.
 
-        Their inputs are committed, their pause is over, no earlier leg of the same run is in the way, and fewer than
+        Their inputs are committed, their pause is over, no earlier phase of the same run is in the way, and fewer than
         `max_alike` nodes run on the same resources. Each is checked when it is yielded, not when iteration begins.
         Background nodes come last, the highest rank first, and none while another node is queued in its way.
         """
@@ -147,7 +147,7 @@ class Frontier:
                 yield node
 
     def fallen_behind(self) -> list[Node]:
-        """Return the waiting background nodes of ranks below the `max_waiting` highest of their group that wait."""
+        """Return the background nodes that wait behind the `max_waiting` nodes of highest rank in their group."""
         ready: dict[str, set[int]] = defaultdict(set)
         waiting: list[tuple[Node, Background]] = []
         for node in self.nodes:
@@ -190,7 +190,7 @@ class Frontier:
         return None
 
     def _is_in_turn_behind(self, node: Node) -> bool:
-        """Return whether another leg of its run comes first: a running one, or an earlier one with all its inputs."""
+        """Return whether another phase of its run comes first: a running one, or an earlier one with all its inputs."""
         for other in self._by_digest[node.step.digest]:
             is_earlier = (other.step.until or 0) < (node.step.until or 0)
             could_run = other.state == "waiting" and not self._missing[other.step.key]
@@ -242,7 +242,7 @@ def _publishing(item: OutputRef[Step[Any]]) -> str:
 
 
 def _makes(step: Step[Any], item: OutputRef[Step[Any]]) -> bool:
-    """Return whether `step` may commit what `item` reads; a leg commits the milestones between its start and end."""
+    """Return whether `step` may commit what `item` reads; a phase commits the milestones between its start and end."""
     if step.digest != item.digest:
         return False
     if item.milestone is None or step.until is None:

@@ -59,7 +59,7 @@ class _Watched:
         return _manifest(self.store.prefix, self.output.key, self.output.folder)
 
     def check(self, path: str) -> None:
-        """Compare a file with the manifest, unless it was and has not changed since; note what differs."""
+        """Compare a file with the manifest, unless it was compared and has not changed since; note what differs."""
         entry = self.files.get(path)
         if entry is None:
             return

@@ -189,7 +189,7 @@ class DriverRequests(_Polling):
         return self._ask(lambda: self._requests.wanted_milestones(digest), frozenset())
 
     def request_milestones(self, holder: Holder, step: Step[Any], wanted: Sequence[int]) -> bool:
-        """Ask the attempt of another driver for what it would pass; return False if the store did not answer."""
+        """Ask another driver's attempt for the `wanted` milestones; return False if the store did not answer."""
 
         def request() -> bool:
             reasons = not_requested(holder, step, wanted)

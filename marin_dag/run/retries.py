@@ -24,7 +24,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 
 class PreemptedError(Exception):
-    """A step saved its work and left without a request of its driver: its machine was about to go."""
+    """A step saved its work and stopped without a request of its driver: its machine was about to go."""
 
     is_transient = True
 

@@ -145,7 +145,7 @@ class Channel(Protocol):
         """Show a line, which names its step, in the terminal."""
 
     def stop_requested(self) -> bool:
-        """Return whether to save and leave."""
+        """Return whether to save and stop."""
 
 
 class FanOut(Protocol):
@@ -179,7 +179,7 @@ class Backend(Protocol):
         """Return the outcomes since the last call; wait for one up to the timeout. In-process it runs one step."""
 
     def request_stop(self) -> None:
-        """Ask every running step to save and leave."""
+        """Ask every running step to save and stop."""
 
     def withdraw(self, key: str) -> None:
         """Take back a task that waits for its resources; a step that has started continues."""

@@ -90,7 +90,7 @@ class _Walk:
                 case "call":
                     inner[index] = self.through(instruction.computation("to_apply"), times)
                 case "conditional":
-                    # Context parallelism: each device runs the branch of its stretch, and only kernels are in there.
+                    # Context parallelism: each device runs the branch of its part of the rows; it has only kernels.
                     if any(self.through(branch, 1) for branch in instruction.branches):
                         raise ValueError(f"{instruction.name}: a collective in a branch; its runs cannot be counted.")
                 case "fusion":

@@ -102,7 +102,7 @@ def _of_tokamax(instruction: Instruction, operands: list[ArrayType]) -> int:
     if len(others) == 1:  # the values: forward
         return 2 * up_to_the_diagonal
     # Also the gradient of the output: of one result the queries', of two the keys' and the values'. Backward all pairs
-    # of a stretch are computed.
+    # of a part of the rows are computed.
     num_products = {1: 3, 2: 4}[len(instruction.arrays)]
     return num_products * (up_to_the_diagonal if rows == columns else math.prod(query) * columns)
 

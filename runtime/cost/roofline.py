@@ -129,12 +129,12 @@ def _peak_flops(request: CompileRequest) -> float:
 def _last_part_share(request: CompileRequest) -> float:
     """Return the last part's attention over the mean of a context axis: it sees the most keys; the others wait for
     it."""
-    stretches = request.context_parallel
-    triangle = (2 * stretches - 1) / stretches
-    if request.attention_kernel == "tokamax" and request.step == "train" and stretches > 1:
+    parts = request.context_parallel
+    triangle = (2 * parts - 1) / parts
+    if request.attention_kernel == "tokamax" and request.step == "train" and parts > 1:
         forward, backward = ATTENTION_PRODUCTS["tokamax"]
         forward *= 2 if request.remat == "full" else 1
-        # Backward, a stretch is computed against all keys up to its end: twice the mean of a causal row.
+        # Backward, a part is computed against all keys up to its end: twice the mean of a causal row.
         return (forward * triangle + backward * 2) / (forward + backward)
     return triangle
 

@@ -72,7 +72,7 @@ def item_sets(names: list[str]) -> list[ItemSet]:
 
 
 def write_items(package: str, output_path: str) -> tuple[dict[str, str], dict[str, str], dict[str, int]]:
-    """Write one file a task; return the files, the few-shot files and the number of items by task."""
+    """Write one file per task; return the files, the few-shot files and the number of items by task."""
     files, fewshot_files, num_items = {}, {}, {}
     with fsspec.open(package, "rb") as file, zipfile.ZipFile(file) as archive:
         for items in item_sets(archive.namelist()):

@@ -86,7 +86,7 @@ class Stored(NamedTuple):
 
     row: Tensor
     names: tuple[str, ...]
-    """Hugging Face's names of its tensors: one, or one a layer."""
+    """Hugging Face's names of its tensors: one, or one per layer."""
     shape: tuple[int, ...]
     """Shape of each tensor there."""
 

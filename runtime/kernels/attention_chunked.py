@@ -190,7 +190,7 @@ def _by_head(pairs: Float32[Array, "pairs keys_or_one group_rows"], is_visible: 
 
 
 def _all_heads(heads: ByHead, pairs: ByPair) -> Float32[Array, "pairs keys group_rows"]:
-    """Join heads and rows, for products: one matrix a pair."""
+    """Join heads and rows, for products: one matrix per pair."""
     return heads.reshape(pairs.shape[0], heads.shape[2], -1)
 
 

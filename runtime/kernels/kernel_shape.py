@@ -23,7 +23,7 @@ class KernelShape(NamedTuple):
     platform: str
     device_kind: str
     head_dim: int
-    stretch: int
+    query_length: int
     """Tokens of a row on a device."""
     first_row: int
     """First position of a row's last part."""
@@ -46,13 +46,13 @@ class KernelShape(NamedTuple):
         num_microbatches: int = 1,
     ) -> "KernelShape":
         """Return the shape of a step over `num_rows` sequences on all devices together."""
-        stretch = sequence_length // devices.context_parallel
+        query_length = sequence_length // devices.context_parallel
         return cls(
             platform=devices.platform,
             device_kind=devices.kind,
             head_dim=model.head_dim,
-            stretch=stretch,
-            first_row=sequence_length - stretch,
+            query_length=query_length,
+            first_row=sequence_length - query_length,
             hidden_size=model.hidden_size,
             vocab_size=model.vocab_size,
             num_tokens=num_rows * sequence_length // devices.num_devices // num_microbatches,

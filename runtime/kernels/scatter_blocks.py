@@ -48,7 +48,7 @@ def scatter_blocks(
     if num_devices < 2:
         raise ValueError(f"{what_fails} is not scattered; use scatter kernel 'xla'.")
     for size, unit, what in (
-        (scattered, num_devices * LANES, "rows a device"),
+        (scattered, num_devices * LANES, "rows per device"),
         (columns, 2 * LANES, "columns each way round"),
         (num_tokens, LANES, f"tokens summed over, of {num_tokens},"),
     ):

@@ -104,7 +104,7 @@ stand_in.defvjp(_stand_in_forward, _stand_in_backward)
 def scatter(gradient: Float[Array, "..."], split: Splits, *, rows_as_they_are: bool = False) -> Float[Array, "..."]:
     """Return this device's shard of the sum over the axes of `split`, in a form that stays a reduce-scatter on TPU.
 
-    Rows are scattered as the leading axis of [devices, rows a device, columns], with columns padded to whole tiles, and
+    Rows are scattered as the leading axis of [devices, rows per device, columns], columns padded to whole tiles, and
     columns as they are over the first axis, as rows over the others (docs/explanation/tpu.md).
 
     Args:

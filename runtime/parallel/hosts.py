@@ -1,4 +1,4 @@
-"""Hosts: the processes of one step, one a host, as a single JAX run over all their devices.
+"""Hosts: the processes of one step, one per host, as a single JAX run over all their devices.
 
 They must join before any use of a device: a process that has seen its own devices cannot join others any more.
 """

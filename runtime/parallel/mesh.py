@@ -1,6 +1,6 @@
 """Device mesh: named axes along the machine's own wires, each of which may be 1.
 
-replica: whole copies of the parameters, one a slice unless a phase asks for more (`mesh_shape`). data_x, data_y,
+replica: whole copies of the parameters, one per slice unless a phase asks for more (`mesh_shape`). data_x, data_y,
 data_z: parameters, moments and batch are split over all three (FSDP); on a TPU they are the axes of its torus, because
 a collective over one physical axis runs on the ring of that axis, and over a flattened torus it is slower. model:
 splits heads and columns of the products (tensor parallelism). context: splits each row's tokens. Both also split the
@@ -62,7 +62,7 @@ def first_data_axis(mesh: Mesh) -> str:
 
 
 def whole_mesh(*, num_slices: int = 1, replica: int = 1, model: int = 1, context: int = 1) -> Mesh:
-    """Return a mesh over all devices of this run: `replica` copies a slice; data gets the rest.
+    """Return a mesh over all devices of this run: `replica` copies per slice; data gets the rest.
 
     Without slices the copies lie over the hosts, since gradients are summed over copies once an update.
     """
@@ -171,7 +171,7 @@ def _places(devices: Sequence[Any]) -> tuple[dict[Any, tuple[int, ...]], tuple[i
     places = {device: (getattr(device, "slice_index", None) or 0, *device.coords) for device in devices}
     if len(set(places.values())) != len(devices):
         raise ValueError(
-            f"{len(devices)} devices share {len(set(places.values()))} chips: two cores a chip count as two devices. "
+            f"{len(devices)} devices share {len(set(places.values()))} chips: two cores per chip count as two devices. "
             "Run v4 with megacore, where a chip is one device."
         )
     _, *sizes = (len(set(positions)) for positions in zip(*places.values(), strict=True))

@@ -16,7 +16,7 @@ from runtime.text.hashing import BASE, hashes_of_pieces, mix, prefix_sums, value
 from runtime.text.unspaced import IDEOGRAPH_PLANES, SPACED_LETTER, shares_of
 
 Mask = np.ndarray
-"""bool, one entry a byte value or a byte."""
+"""bool, one entry per byte value or per byte."""
 
 
 def byte_class(characters: bytes) -> Mask:
@@ -103,11 +103,11 @@ class TextBatch:
 
     @functools.cached_property
     def is_space(self) -> Mask:
-        """bool, one entry a byte: whether the byte is white space of ASCII."""
+        """bool, one entry per byte: whether the byte is white space of ASCII."""
         return self.is_in(WHITESPACE)
 
     def is_in(self, table: Mask) -> Mask:
-        """bool, one entry a byte: whether it is of this class."""
+        """bool, one entry per byte: whether it is of this class."""
         return np.frombuffer(self._bytes.translate(table.tobytes()), bool)
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class TextBatch:
         return Counts((self.data & 0xC0) != 0x80)
 
     def segments(self, is_separator: Mask) -> Segments:
-        """Return the runs of bytes between separators; `is_separator` has one entry a byte and holds for newlines."""
+        """Return the runs of bytes between separators; `is_separator` has one entry per byte and holds for newlines."""
         return self.spans(*runs_of(~is_separator))
 
     def spans(self, starts: np.ndarray, ends: np.ndarray) -> Segments:

@@ -25,7 +25,7 @@ COMPARED = 64
 """How many documents at the front of a bucket the others are compared with."""
 ROUNDS = 8
 _PAIRS_PER_BLOCK = 4_096
-"""Two rows of 112 low bytes a pair fit a core's cache."""
+"""Two rows of 112 low bytes per pair fit a core's cache."""
 _SEED = 0x6D696E68617368
 
 

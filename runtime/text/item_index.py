@@ -66,7 +66,7 @@ class IndexCounts(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Runs of words and the fields that have them, one entry a run and field."""
+    """Runs of words and the fields that have them, one entry per run and field."""
 
     hashes: np.ndarray
     owners: np.ndarray
@@ -186,7 +186,7 @@ def _runs(
 
 
 def _of_first_fields(runs: Runs, tasks: np.ndarray) -> Runs:
-    """Return each run with its fields once, by run, task and field; at most `MAX_NAMED_FIELDS` fields a task."""
+    """Return each run with its fields once, by run, task and field; at most `MAX_NAMED_FIELDS` fields per task."""
     order = np.lexsort((runs.owners, tasks[runs.owners], runs.hashes))
     runs = Runs(*(column[order] for column in runs))
     is_first = begins_run(runs.hashes, runs.owners)

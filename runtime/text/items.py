@@ -48,9 +48,9 @@ def _check_object(line: bytes, where: str) -> None:
         row = json.loads(line.decode())
         json.dumps(row, ensure_ascii=False).encode()  # raises for a lone surrogate
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON ({error}). Write one JSON object a line.") from error
+        raise ValueError(f"{where} is not JSON ({error}). Write one JSON object per line.") from error
     if not isinstance(row, dict):
-        raise ValueError(f"{where} is a {type(row).__name__}; write one JSON object a line.")
+        raise ValueError(f"{where} is a {type(row).__name__}; write one JSON object per line.")
 
 
 def read_item_fields(files: Mapping[str, str]) -> Iterator[ItemField]:

@@ -117,7 +117,7 @@ class SignatureFile:
 
 
 def _keys_of(files: Sequence[SignatureFile], name: str, buckets: Buckets) -> Keys:
-    """Return the keys of all files in this range; the arrays take 24 bytes a key."""
+    """Return the keys of all files in this range; the arrays take 24 bytes per key."""
     parts = [file.keys(name, buckets) for file in files]
     keys, marks, places = (np.concatenate(column) for column in zip(*parts, strict=True))
     return keys, marks, places + np.repeat(starts_of(files)[:-1], [len(part[0]) for part in parts])

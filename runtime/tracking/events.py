@@ -1,4 +1,4 @@
-"""Event log: what happened to one attempt of a phase and when, one JSON object a line.
+"""Event log: what happened to one attempt of a phase and when, one JSON object per line.
 
 It is in the work folder beside the checkpoints and in no output: wall times would make equal runs differ. Each host of
 an attempt writes a log, and hosts in step write the same events. A log in a bucket is in parts: `attempt.jsonl`,

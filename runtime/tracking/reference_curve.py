@@ -1,6 +1,6 @@
 """Reference curve: the loss of a run against the loss of another at the same tokens, whatever their batches.
 
-An update's loss counts for the tokens that it consumed, so a mean over a stretch of tokens is the same for one large
+An update's loss counts for the tokens that it consumed, so a mean over a range of tokens is the same for one large
 batch as for its two halves.
 """
 
@@ -12,16 +12,16 @@ import numpy as np
 from runtime.tracking.curves import OF_UPDATES, Curves
 
 COMPARED_UPDATES = 100
-"""Updates of the run in a stretch: the mean of so many has a tenth of the noise of one."""
+"""Updates of the run in a range: the mean of so many has a tenth of the noise of one."""
 
 
 class LossComparison(NamedTuple):
-    """Mean losses, in nats a token, over the newest stretch that both runs have reached."""
+    """Mean losses, in nats per token, over the newest range that both runs have reached."""
 
     tokens: int
-    """Consumed at the end of the stretch."""
+    """Consumed at the end of the range."""
     num_tokens: int
-    """Length of the stretch: the tokens of `COMPARED_UPDATES` updates, or fewer."""
+    """Length of the range: the tokens of `COMPARED_UPDATES` updates, or fewer."""
     loss: float
     reference_loss: float
 
@@ -45,7 +45,7 @@ def mean_loss(curves: Curves, begin: float, end: float) -> float:
 
 
 def compare_losses(run: Curves, reference: Curves) -> LossComparison | None:
-    """Compare two runs over the newest tokens that both have updates for; None without a common stretch."""
+    """Compare two runs over the newest tokens that both have updates for; None without a common range."""
     ours, theirs = run.consumed_tokens, reference.consumed_tokens
     begin, end = max(ours[0], theirs[0]), min(ours[-1], theirs[-1])
     if begin >= end:

@@ -1,9 +1,9 @@
 """Control: turns signals, stop requests and requests of users into one decision between two training steps.
 
-With several hosts, `agree` makes the largest decision of any host that of all, at the same step: hosts that act on
-their own flags hang in a collective save. A host that waits for data does not reach that point, so it polls
-`is_stopping`. Meanwhile the others wait for it in the agreement, where a main thread receives nothing; threads poll for
-it and leave the notice that `is_stopping` reads.
+With several hosts, `agree` gives all hosts the largest decision of any host, at the same step: hosts that act on their
+own flags hang in a collective save. A host that waits for data does not reach the agreement, so it polls `is_stopping`.
+Meanwhile the main threads of the other hosts wait in the agreement and receive nothing; other threads poll the driver
+and leave the notice that `is_stopping` reads.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Action(enum.IntEnum):
-    """The next action of a run; of several, the largest wins, and the others are decided again one step later."""
+    """The next action of a run. Of several actions the largest wins; the others are decided again one step later."""
 
     CONTINUE = 0
     PROFILE = 1

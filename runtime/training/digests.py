@@ -1,7 +1,7 @@
 """Digests of parameters, which are equal on any mesh for equal bits, and a monitor of the copies that a mesh holds.
 
 Each value is mixed with its index in the whole array, and all are added as 32-bit integers, in any order, so each
-device reads only what it holds. Two sums make 64 bits a tensor. They are no defence against forgery.
+device reads only what it holds. Two sums make 64 bits per tensor. They are no defence against forgery.
 
 All copies of a parameter take the same training steps, so only a device that computes or remembers wrongly can separate
 them. BLOOM-176B met such a fault, never found its cause, and averaged its copies in every forward pass.
@@ -23,7 +23,7 @@ from runtime.model.model import leaves_by_name
 from runtime.training.observer import Alarm
 
 _LANES = (0x9E3779B9, 0x85EBCA6B)
-_STRIDES = (0x27D4EB2F, 0x165667B1, 0x9E3779B1, 0xC2B2AE3D)  # odd and one an axis, so that axes do not fold
+_STRIDES = (0x27D4EB2F, 0x165667B1, 0x9E3779B1, 0xC2B2AE3D)  # odd, and one per axis, so that axes do not fold
 
 
 class Digests(NamedTuple):

@@ -24,7 +24,7 @@ FEWEST_STEPS = 64
 SIGMA = 6.0
 """Deviations of a level, and standard errors of a recovering loss."""
 LOWER_SIGMA = 3.0
-"""Deviations of a low loss below the lowest of the level, which lies about as far down."""
+"""Deviations of a low loss below the lowest loss of the level, which itself lies about as far below the median."""
 LOW_LOSS_LEAST_RATE = 0.9
 """Least learning rate of a low loss, relative to the rate a level ago: a loss falls with a quick decay."""
 LEAST_GRAD_NORM_FACTOR = 2.0

@@ -142,14 +142,14 @@ def attention_blocks(kernel: str, shape: KernelShape) -> str:
     match kernel:
         case "splash":
             blocks = block_sizes.splash_blocks(
-                kind, head_dim=head_dim, num_rows=shape.stretch, item_bytes=shape.item_bytes
+                kind, head_dim=head_dim, num_rows=shape.query_length, item_bytes=shape.item_bytes
             )
         case "tokamax":
             blocks = attention_tokamax.blocks_of(
-                kind, shape.compute_dtype, head_dim=head_dim, num_rows=shape.stretch, first_row=shape.first_row
+                kind, shape.compute_dtype, head_dim=head_dim, num_rows=shape.query_length, first_row=shape.first_row
             )
         case "chunked":
-            return f"query {attention_chunked.query_block(shape.stretch)}"
+            return f"query {attention_chunked.query_block(shape.query_length)}"
         case _:
             return "whole rows"
     return ", ".join(f"{name} {size}" for name, size in blocks._asdict().items())

@@ -235,7 +235,7 @@ class _Loop:
         raise TrainingStopped(run.step, reason)
 
     def _leave_if_stopping(self) -> None:
-        """Leave while waiting for a batch, if any host has to stop."""
+        """Stop while waiting for a batch, if any host has to stop."""
         if self._parts.control.is_stopping():
             # The other hosts decide before the same step, with or without its batch.
             self._parts.control.decide(self._run.step, until_step=self._settings.until_step)

@@ -31,7 +31,8 @@ CONFIRMED_STEPS = 32
 """A spike of a single step is an event, and an alarm once another follows within these steps: one odd document of a
 small batch moves the loss, and the next step is as before."""
 SINGLE_FACTOR = 10.0
-"""A single step alarms from this many times the median gradient norm, or the distance of the loss's limit, on."""
+"""A spike of a single step is an alarm if it is this many times the median gradient norm, or this many times as far
+from the loss's level as the limit."""
 
 
 def never(step: int) -> bool:

@@ -17,7 +17,7 @@ class TrainSettings:
     sequence_length: int
     """Tokens."""
     global_batch_size: int
-    """Sequences a step, over all devices."""
+    """Sequences per step, over all devices."""
     skip_rule: SkipRule | None = None
     """None where the state has no history."""
     digest_every_steps: int = 0

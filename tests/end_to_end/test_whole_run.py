@@ -16,7 +16,7 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.store.local import LocalStore
 from pipelines import trained_batch
 from pipelines.batch_command import _predicted
-from pipelines.phases import legs_in, phases_in
+from pipelines.phases import phases_in, run_phases_in
 from pipelines.tootsie import RESULTS
 from steps.phase_timeline import RunPhase
 from tests.end_to_end.conftest import Reference
@@ -84,18 +84,22 @@ def test_each_cleaning_step_drops_its_planted_documents(reference: Reference, gr
 def test_steps_and_tokens_in_the_records_are_those_of_the_timeline(reference: Reference, graph: Graph):
     phases = [step for step in graph.steps if step.kind.name == "train_phase"]
     assert len(phases) == 17
-    legs = legs_in(phases_in(phases))
+    run_phases = run_phases_in(phases_in(phases))
 
-    def tokens_at(leg: RunPhase, step: int) -> int:
-        return leg.tokens_at(step) if step > leg.begin_step else tokens_at(legs[str(leg.parent)], step)
+    def tokens_at(run_phase: RunPhase, step: int) -> int:
+        return (
+            run_phase.tokens_at(step)
+            if step > run_phase.begin_step
+            else tokens_at(run_phases[str(run_phase.parent)], step)
+        )
 
     for phase in phases:
-        leg, until = legs[phase.name], phase.config.until_step
+        run_phase, until = run_phases[phase.name], phase.config.until_step
         result = record_of(reference.prefix, phase).result
-        assert (result["step"], result["consumed_tokens"]) == (until, leg.end_tokens)
+        assert (result["step"], result["consumed_tokens"]) == (until, run_phase.end_tokens)
         rows = metrics_of(reference.prefix, phase)
         assert [row["step"] for row in rows] == list(range(1, until + 1))
-        assert [row["consumed_tokens"] for row in rows] == [tokens_at(leg, row["step"]) for row in rows]
+        assert [row["consumed_tokens"] for row in rows] == [tokens_at(run_phase, row["step"]) for row in rows]
 
 
 def test_weights_are_measured_hot_and_where_a_phase_averages_them_averaged(reference: Reference, graph: Graph):

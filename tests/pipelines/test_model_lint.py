@@ -14,7 +14,7 @@ from benchmarks.compile_matrix import MODELS
 from marin_dag.graph.graph import Graph
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.lint import lint, lint_model
-from pipelines.phases import legs_in, phases_in
+from pipelines.phases import phases_in, run_phases_in
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.tootsie import branches, phases
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
@@ -35,8 +35,8 @@ def eight_b():
 
 
 def models_of(steps):
-    legs = legs_in(phases_in(steps))
-    return {name: found for name, leg in legs.items() if (found := [*lint_model(leg, legs)])}
+    run_phases = run_phases_in(phases_in(steps))
+    return {name: found for name, each in run_phases.items() if (found := [*lint_model(each, run_phases)])}
 
 
 def warnings_of(step):

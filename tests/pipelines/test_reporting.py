@@ -5,7 +5,7 @@ from pydantic import BaseModel
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import StepContext, step
 from pipelines import recipe
-from pipelines.phases import legs_in, parents_of, phases_in
+from pipelines.phases import parents_of, phases_in, run_phases_in
 from pipelines.reporting import nodes_of, recipe_of, report_on
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.task import Task
@@ -95,7 +95,7 @@ def test_weights_that_no_phase_trained_are_no_parent_and_stand_among_the_setting
     line = {"imported": imported, "next": imported.then("next", until_step=110)}
     assert parents_of(line) == {"next": "imported"}
     assert phases_in([imported]) == {"imported": imported}
-    assert legs_in(line)["next"].begin_step == 100
+    assert run_phases_in(line)["next"].begin_step == 100
     recipe = recipe_of(line)
     begin, *others = recipe["imported"]
     assert (begin.field, begin.before, begin.after) == ("start", "", "llama (weights)")

@@ -14,7 +14,7 @@ from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from pipelines import timeline as timelines
 from pipelines.corpus import eight_b_corpus
-from pipelines.phases import legs_in, main_line_of, phases_in, trained_tokens, twins_in
+from pipelines.phases import main_line_of, phases_in, run_phases_in, trained_tokens, twins_in
 from pipelines.scales import EIGHT_B
 from pipelines.timeline_command import draw
 from pipelines.tootsie import branches, main, phases
@@ -49,8 +49,8 @@ def text(steps):
 
 
 def test_tokens_are_exact_and_agree_with_the_published_ones(steps):
-    legs = legs_in(steps)
-    assert [(name, legs[name].end_tokens) for name in main_line_of(legs)] == [
+    run_phases = run_phases_in(steps)
+    assert [(name, run_phases[name].end_tokens) for name in main_line_of(run_phases)] == [
         ("kestrel", 660_001 * 1024 * 4096),
         ("ocelot", 3_781_156_667_392),
         ("jellyfish", 4_781_498_171_392),
@@ -58,7 +58,9 @@ def test_tokens_are_exact_and_agree_with_the_published_ones(steps):
         ("starling", 12_415_127_257_088),
         ("deeper_starling", 12_750_671_577_088),
     ]
-    assert all(leg.tokens_at(leg.settings.until_step) == leg.end_tokens for leg in legs.values())
+    assert all(
+        run_phase.tokens_at(run_phase.settings.until_step) == run_phase.end_tokens for run_phase in run_phases.values()
+    )
 
 
 def test_every_phase_and_branch_has_a_row_and_a_paragraph(steps, text):
@@ -72,9 +74,9 @@ def test_the_timeline_of_the_whole_recipe_reads_as_in_the_catalogue(text):
 
 
 def test_shared_steps_count_once(steps):
-    legs = legs_in(steps)
-    names = [name for name in steps if name not in main_line_of(legs)]
-    own = {name: legs[name].steps * legs[name].tokens_per_step for name in names}
+    run_phases = run_phases_in(steps)
+    names = [name for name in steps if name not in main_line_of(run_phases)]
+    own = {name: run_phases[name].steps * run_phases[name].tokens_per_step for name in names}
     shared = own["spoonbill_norms_half"] + own["spoonbill_norms"]  # stops of spoonbill_hypnotic
     assert shared == own["spoonbill_hypnotic"]
     assert trained_tokens(steps, names) == sum(own.values()) - shared
@@ -93,7 +95,7 @@ def test_a_branch_that_only_goes_on_with_the_main_line_adds_what_is_beyond_it(st
     longer = ocelot.fork("longer", until_step=ocelot.config.until_step + 10)
     phases = phases_in([ocelot, longer])
     beyond = trained_tokens(phases, phases) - trained_tokens(phases, ["kestrel", "ocelot"])
-    assert beyond == 10 * legs_in(phases)["longer"].tokens_per_step
+    assert beyond == 10 * run_phases_in(phases)["longer"].tokens_per_step
     assert twins_in(phases) == {}
 
 

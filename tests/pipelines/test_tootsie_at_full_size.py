@@ -39,10 +39,10 @@ def configs():
 
 def test_the_main_line_has_the_published_steps_tokens_and_batches(configs):
     line = {name: configs[name] for name in MAIN_LINE}
-    legs = place_phases(line, {after: (name, line[name].until_step) for name, after in itertools.pairwise(line)})
+    run_phases = place_phases(line, {after: (name, line[name].until_step) for name, after in itertools.pairwise(line)})
     found = [
-        (leg.settings.until_step, leg.settings.global_batch_size, round(leg.end_tokens / 1e12, 3))
-        for leg in legs.values()
+        (run_phase.settings.until_step, run_phase.settings.global_batch_size, round(run_phase.end_tokens / 1e12, 3))
+        for run_phase in run_phases.values()
     ]
     assert found == [
         (660_001, 1024, 2.768),

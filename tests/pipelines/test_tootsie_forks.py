@@ -82,16 +82,16 @@ def test_before_anything_is_trained_a_fork_may_start_anywhere_on_the_way(
 ):
     assert call(tmp_path, *from_phoenix("x", 1099)) == 0
     output = capsys.readouterr().out
-    note = "its decay starts at step 1,201 and the phase at 1,099: the rate stays at 5.1e-3 for its first 102 updates"
-    cure = "--set learning_rate.start_step=1099 --set until_step=1199"
-    assert note in output and cure in output
-    assert call(tmp_path, "--dry-run", "--until", "x") == 2
-    assert f"x: {note}; instead: --set x.learning_rate" in capsys.readouterr().out
     assert call(tmp_path, "plan", "--json", "--until", "x") == 2
     (step,) = (step for step in json.loads(capsys.readouterr().out)["steps"] if step["name"] == "x")
-    assert step["warnings"] == [{"text": note, "cure": {"learning_rate.start_step": "1099", "until_step": "1199"}}]
+    (warning,) = step["warnings"]
+    assert warning["cure"] == {"learning_rate.start_step": "1099", "until_step": "1199"}
+    check_message(warning["text"])
+    assert warning["text"] in output and "--set learning_rate.start_step=1099 --set until_step=1199" in output
+    assert call(tmp_path, "--dry-run", "--until", "x") == 2
+    assert f"x: {warning['text']}; instead: --set x.learning_rate" in capsys.readouterr().out
     assert call(tmp_path, "--dry-run", "--until", "starling") == 2
-    assert note not in capsys.readouterr().out
+    assert warning["text"] not in capsys.readouterr().out
     assert "report/forks" in with_forks(tmp_path)
 
 

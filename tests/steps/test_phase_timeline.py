@@ -139,8 +139,8 @@ def test_skipped_batches_are_an_error_until_acknowledged_and_no_change_of_the_ne
 
 def test_skipped_batches_are_no_tokens_of_the_run():
     phases = {"first": BEFORE, "second": then(skip_batches=300)}
-    leg = place_phases(phases, {"second": ("first", 100)})["second"]
-    assert (leg.begin_tokens, leg.end_tokens) == (100 * 8 * 32, 200 * 8 * 32)
+    run_phase = place_phases(phases, {"second": ("first", 100)})["second"]
+    assert (run_phase.begin_tokens, run_phase.end_tokens) == (100 * 8 * 32, 200 * 8 * 32)
 
 
 def test_a_model_of_another_shape_and_an_end_before_the_beginning_are_refused():
@@ -166,11 +166,11 @@ def test_tokens_agree_with_counting_every_step(drawn, data):
         for step in range(end + 1, end + steps + 1):
             expected[step] = expected[step - 1] + batch * 32
         end += steps
-    legs = place_phases(phases, starts)
-    for index, leg in enumerate(legs.values()):
-        stop = legs[str(index + 1)].begin_step if str(index + 1) in legs else end
-        assert all(leg.tokens_at(step) == expected[step] for step in range(leg.begin_step, stop + 1))
-        assert leg.end_tokens == leg.tokens_at(leg.settings.until_step)
+    run_phases = place_phases(phases, starts)
+    for index, run_phase in enumerate(run_phases.values()):
+        stop = run_phases[str(index + 1)].begin_step if str(index + 1) in run_phases else end
+        assert all(run_phase.tokens_at(step) == expected[step] for step in range(run_phase.begin_step, stop + 1))
+        assert run_phase.end_tokens == run_phase.tokens_at(run_phase.settings.until_step)
 
 
 def test_phases_are_placed_by_their_predecessors():
@@ -180,14 +180,21 @@ def test_phases_are_placed_by_their_predecessors():
         "second": then(until_step=200, global_batch_size=24, learning_rate=decay),
         "branch": then(until_step=170, global_batch_size=1),
     }
-    legs = place_phases(phases, {"second": ("first", 100), "branch": ("second", 150)})
-    assert list(legs) == list(phases)
-    assert (legs["second"].begin_tokens, legs["second"].end_tokens) == (100 * 8 * 32, (100 * 8 + 100 * 24) * 32)
-    assert legs["branch"].begin_tokens == (100 * 8 + 50 * 24) * 32
-    assert (legs["branch"].parent, legs["branch"].steps, legs["branch"].end_tokens) == ("second", 20, 64_640)
-    assert legs["second"].rates == (1e-3, decay(199))
+    run_phases = place_phases(phases, {"second": ("first", 100), "branch": ("second", 150)})
+    assert list(run_phases) == list(phases)
+    assert (run_phases["second"].begin_tokens, run_phases["second"].end_tokens) == (
+        100 * 8 * 32,
+        (100 * 8 + 100 * 24) * 32,
+    )
+    assert run_phases["branch"].begin_tokens == (100 * 8 + 50 * 24) * 32
+    assert (run_phases["branch"].parent, run_phases["branch"].steps, run_phases["branch"].end_tokens) == (
+        "second",
+        20,
+        64_640,
+    )
+    assert run_phases["second"].rates == (1e-3, decay(199))
 
 
 def test_tokens_are_exact_where_floats_and_32_bits_are_not():
-    leg = place_phases({"long": then(until_step=2**50 + 1, global_batch_size=2**20 + 1)}, {})["long"]
-    assert leg.end_tokens == (2**50 + 1) * (2**20 + 1) * 32
+    run_phase = place_phases({"long": then(until_step=2**50 + 1, global_batch_size=2**20 + 1)}, {})["long"]
+    assert run_phase.end_tokens == (2**50 + 1) * (2**20 + 1) * 32

@@ -39,6 +39,8 @@ def test_a_branch_of_a_branch_stands_right_behind_it():
     config = SimpleNamespace(main_line=("kestrel", "ocelot"), phases=dict.fromkeys(names), parents=parents)
     branches = ["from scratch", "early", "dessert", "raccoon", "softer", "apple", "zebra"]
     assert _order(config) == ["kestrel", "ocelot", *branches]
+    with expect_error(ValueError):
+        _order(SimpleNamespace(**vars(config) | {"parents": parents | {"raccoon": "softer"}}))
 
 
 def test_every_average_that_was_measured_is_in_the_report_by_its_name(tmp_path):

@@ -66,7 +66,7 @@ def join_cluster(job_name: str) -> str:
 
 
 def start_cluster(largest_num_cpus: int, job_name: str, say: Callable[[str], None] = lambda text: None) -> str:
-    """Start a private cluster, for steps of up to so many CPUs; return a line about its dashboard.
+    """Start a private cluster for steps of up to `largest_num_cpus`; return a line about its dashboard.
 
     On a busy machine, one of Ray's processes may not be ready in time. Then all are ended, and Ray starts again.
     """

@@ -29,7 +29,7 @@ LOST_PEER_SECONDS = 60.0
 """The same if all failures so far only say that a peer is gone. A machine that vanishes closes no connection, and Ray
 gives it up after half a minute. (Running out of device memory on one host is reported like a lost peer.)"""
 STOPPED_ALONE_SECONDS = 900.0
-"""How long the others may take to leave when one member has stopped as asked. Hosts that agreed leave together; a host
+"""How long the others may take to stop after one member has stopped as asked. Hosts that agreed stop together; a host
 that did not know waits for the first for ever."""
 
 
@@ -38,7 +38,7 @@ class GangStoppedError(Exception):
 
 
 class HostsDisagreedError(Exception):
-    """Some hosts saved their work and left, and the others continued without them."""
+    """Some hosts saved their work and stopped, and the others continued without them."""
 
     is_transient = True
 
@@ -191,7 +191,7 @@ class Member:
 
 
 class RefusedFanOut:
-    """Fan-out of a gang, which may not map."""
+    """The fan-out of a gang, which must not call `context.map`."""
 
     def run(self, *arguments: Any) -> Any:
         raise TypeError(

@@ -62,7 +62,7 @@ class PythonDocstrings:
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """JSON objects, one a line, packed by gzip or zstd or not at all."""
+    """JSON objects, one per line, packed by gzip or zstd or not at all."""
 
     members: tuple[str, ...] = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.json.gz", "*.json.zst")
     exclude: tuple[str, ...] = ()

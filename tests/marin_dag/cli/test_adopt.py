@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,11 +62,11 @@ def test_adopted_data_are_an_input_like_any_other(
     assert main(build, name="toy", argv=["verify", "wiki", *options]) == 0
 
 
-def test_missing_adopted_data_fail_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
-    assert main(lambda parsed: [adopted("wiki", AdoptedConfig(content="ab"))], name="toy", argv=options) == 1
-    shown = capsys.readouterr()
-    assert "adopt PATH --as wiki" in shown.out + shown.err
+def test_missing_adopted_data_fail_the_run(tmp_path: Path) -> None:
+    options, config = ["--prefix", str(tmp_path / "runs"), "--backend", "local"], AdoptedConfig(content="ab")
+    assert main(lambda parsed: [adopted("wiki", config)], name="toy", argv=options) == 1
+    with expect_error(UserError):
+        adopted.function(config, SimpleNamespace(name="wiki"))  # type: ignore[arg-type]
 
 
 def test_the_content_alone_is_the_identity(store: Store, tmp_path: Path, data: Path) -> None:

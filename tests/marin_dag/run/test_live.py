@@ -8,6 +8,7 @@ from rich.console import Console
 from marin_dag.ledger.progress import Progress
 from marin_dag.run import live
 from marin_dag.run.live import LineDisplay, Pace, TableDisplay, bar, display_for, duration, figures_of
+from tests.catalogue import check_message
 
 
 class Screen:
@@ -119,11 +120,9 @@ def test_the_table_separates_running_queued_and_waiting(clock: list[float]):
     display.event("phoenix", "queued", "waits for v4-2048")
     clock[0] += 40
     shown = screen.table(display)
-    assert "web      running  40 s  ██████████░░░░░░░░░░  5/10 files" in shown
-    assert "phoenix  queued   waits for v4-2048" in shown
-    assert "0/4 done, 1 running, 1 queued, 2 waiting" in shown
+    check_message(shown)
     display.event("phoenix", "started", "")
-    assert "0/4 done, 2 running, 2 waiting" in screen.table(display)
+    check_message(screen.table(display))
 
 
 def test_a_terminal_has_a_line_for_each_step_that_ended_or_is_retried(clock: list[float]):

@@ -26,8 +26,10 @@ from tests.runtime.interop.small_llama import CONFIG
 SHAPE = KernelShape("tpu", "TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, "bfloat16")
 
 
-def default(platform: str, stretch: int = 4096, *, device_kind: str = "NVIDIA H200", **changes: Any) -> KernelChoice:
-    shape = SHAPE._replace(platform=platform, device_kind=device_kind, stretch=stretch, **changes)
+def default(
+    platform: str, query_length: int = 4096, *, device_kind: str = "NVIDIA H200", **changes: Any
+) -> KernelChoice:
+    shape = SHAPE._replace(platform=platform, device_kind=device_kind, query_length=query_length, **changes)
     return default_kernels(shape)
 
 
@@ -48,8 +50,8 @@ def test_no_sequence_holds_all_scores_on_a_cpu(sequence_length: int) -> None:
     "shape",
     [
         {"head_dim": 80},
-        {"stretch": 4000},
-        {"stretch": 96, "first_row": 96},
+        {"query_length": 4000},
+        {"query_length": 96, "first_row": 96},
         {"device_kind": "NVIDIA A100-SXM4-80GB"},
         {"compute_dtype": "float32"},
     ],
@@ -135,7 +137,7 @@ def test_a_plan_refuses_tokamax_where_it_is_not_installed(monkeypatch: pytest.Mo
         {"device_kind": "NVIDIA B200"},
         {"head_dim": 80},
         {"compute_dtype": "float32"},
-        {"stretch": 4000},
+        {"query_length": 4000},
     ],
 )
 def test_tokamax_is_an_error_for_shapes_that_it_does_not_support(shape: dict, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,12 +151,12 @@ def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
     sizes = {"num_rows": 4, "sequence_length": 64}
     devices = devices_of(make_mesh(MeshShape(), jax.devices()[:1]))
     whole = KernelShape.of(devices, CONFIG, **sizes, compute_dtype="float32")
-    assert (whole.num_tokens, whole.item_bytes, whole.stretch, whole.first_row) == (256, 4, 64, 0)
+    assert (whole.num_tokens, whole.item_bytes, whole.query_length, whole.first_row) == (256, 4, 64, 0)
     part = KernelShape.of(devices, CONFIG, **sizes, compute_dtype="bfloat16", num_microbatches=4)
     assert (part.num_tokens, part.item_bytes) == (64, 2)
     shared = Mesh(np.array(jax.devices()[:1] * 8).reshape(2, 4), ("data_x", "context"))  # eight in name
     last = KernelShape.of(devices_of(shared), CONFIG, **sizes, compute_dtype="bfloat16")
-    assert (last.num_tokens, last.stretch, last.first_row) == (32, 16, 48)
+    assert (last.num_tokens, last.query_length, last.first_row) == (32, 16, 48)
 
 
 @pytest.mark.parametrize(
