@@ -138,12 +138,10 @@ class GcsStore(CloudStore):
                 yield self._range(blob, first, min(BLOCK_IN_BYTES, blob.size - first))
 
     def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
-        with self._explained(path), self._writer(path) as file:
+        how = {"chunk_size": BLOCK_IN_BYTES, "checksum": "crc32c", **_patience(BLOCK_IN_BYTES)}
+        # The object exists when the file is closed, and never if its block ends by an error.
+        with self._explained(path), self._blob(path).open("wb", **how) as file:
             file.writelines(blocks)
-
-    def _writer(self, path: str) -> Any:
-        """Return a file whose object exists when it is closed, and never if its block ends by an error."""
-        return self._blob(path).open("wb", chunk_size=BLOCK_IN_BYTES, checksum="crc32c", **_patience(BLOCK_IN_BYTES))
 
     def copy(self, source: str, target: str) -> None:
         self._rewrite(self, source, target)
