@@ -86,7 +86,8 @@ class GcsStore(CloudStore):
             pages = self._contacted.list_blobs(self._bucket, prefix=beginning, fields=fields, **_patience()).pages
             # Raw items: to make a Blob of each takes longer than all the rest.
             items = [item for page in pages for item in page.raw_page.get("items", ())]
-        return self._entries((item["name"], int(item["size"]), _seconds(item["updated"])) for item in items)
+        parsed = datetime.datetime.fromisoformat
+        return self._entries((item["name"], int(item["size"]), parsed(item["updated"]).timestamp()) for item in items)
 
     def read(self, path: str) -> bytes:
         with self._explained(path):
@@ -239,10 +240,6 @@ def _upload(blob: storage.Blob, data: bytes, *, if_generation_match: int | None 
         if_generation_match=if_generation_match,
         **_patience(len(data)),
     )
-
-
-def _seconds(updated: str) -> float:
-    return datetime.datetime.fromisoformat(updated.replace("Z", "+00:00")).timestamp()
 
 
 def _reason(error: BaseException) -> str:
