@@ -136,8 +136,9 @@ class _Attempt:
     def train(self, start: StartState, loader: Loader, kernels: KernelChoice) -> RunState:
         config, context, mesh = self._config, self._context, self._mesh
         is_alone = context.host.num_hosts == 1
-        options = ProgramOptions.of(
+        options = filled_from(
             config,
+            ProgramOptions,
             attention_kernel=kernels.attention,
             loss_kernel=kernels.loss,
             optimizer=chosen(config.optimizer),

@@ -54,6 +54,8 @@ def test_imports_go_one_way(path: Path) -> None:
 
 def test_folders_of_the_engine_import_one_way() -> None:
     assert imports_against("marin_dag", ENGINE_FOLDERS) == []
+    top_modules = [path for path in (ROOT / "marin_dag").glob("*.py") if path.name != "__init__.py"]
+    assert not any(imports_within("marin_dag")[f"marin_dag.{path.stem}"] for path in top_modules)
 
 
 def test_no_modules_of_the_engine_import_each_other_in_a_circle() -> None:

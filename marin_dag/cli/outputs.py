@@ -52,15 +52,19 @@ def _side(text: str, graph: Graph, records: Records) -> Side:
 @command("show STEP", "show the config, files and provenance of a finished step; --json: its record", "--set --json")
 def show(session: Session) -> int:
     graph, records = session.graph(), Records(session.store)
-    record = record_named(records, graph, session.step)
+    record = _found(records, graph, session.step)
     if record is None:
         step = graph.step(session.step)
-        record = records.find(step.key)
-        if record is None:
-            hint = newest_hint(records, step.name, "show")
-            raise UserError(f"show {step.name}: no output ({step.key[:8]}); `why {step.name}` says why.{hint}")
+        hint = newest_hint(records, step.name, "show")
+        raise UserError(f"show {step.name}: no output ({step.key[:8]}); `why {step.name}` says why.{hint}")
     print(record.model_dump_json(indent=1) if session.parsed.json else "\n".join(_lines(record, session.store)))
     return NOTHING_WOULD_RUN
+
+
+def _found(records: Records, graph: Graph, text: str) -> Record | None:
+    """Return the record that `text` names, or that of the step with this name; None if the step is not done."""
+    named = record_named(records, graph, text)
+    return records.find(graph.step(text).key) if named is None else named
 
 
 def _lines(record: Record, store: Store) -> Iterator[str]:
@@ -103,11 +107,9 @@ def dirty_note(made: Provenance) -> str:
 @command("log STEP", "print the log of the attempt that made the output, or of the newest attempt", "--set")
 def log(session: Session) -> int:
     graph, records = session.graph(), Records(session.store)
-    found = record_named(records, graph, session.step)
+    found = _found(records, graph, session.step)
     if found is None:
         step = graph.step(session.step)
-        found = records.find(step.key)
-    if found is None:
         newest = newest_log(session.store, step.name, step.digest)
         path = None if newest is None else newest.path
     else:

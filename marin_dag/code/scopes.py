@@ -6,6 +6,7 @@ Parameters, inner functions and classes, imports and `global` names keep their n
 import ast
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from marin_dag.code.syntax import bindings, bindings_of, nodes_of, parameters, stored_names
 
@@ -35,17 +36,13 @@ class Scopes:
                 return None if number is None else f"${number}"
         return None
 
-    @contextlib.contextmanager
-    def function(self, node: Function) -> Iterator[None]:
+    def function(self, node: Function) -> AbstractContextManager[None]:
         bound = bindings_of(node)
-        with self._scope(node, {*bound.names, *bound.globals, *parameters(node.args)}.difference(bound.nonlocals)):
-            yield
+        return self._scope(node, {*bound.names, *bound.globals, *parameters(node.args)}.difference(bound.nonlocals))
 
-    @contextlib.contextmanager
-    def comprehension(self, node: Comprehension) -> Iterator[None]:
+    def comprehension(self, node: Comprehension) -> AbstractContextManager[None]:
         """Enter a comprehension, except its first iterable, which is evaluated outside."""
-        with self._scope(node, {name for generator in node.generators for name in stored_names(generator.target)}):
-            yield
+        return self._scope(node, {name for generator in node.generators for name in stored_names(generator.target)})
 
     @contextlib.contextmanager
     def class_body(self, node: ast.ClassDef) -> Iterator[None]:

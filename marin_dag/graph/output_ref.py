@@ -43,11 +43,6 @@ class OutputRef(Reference, Generic[NodeT]):
         return self.step.until if self.at is None else self.at
 
     @property
-    def key(self) -> str:
-        milestone = self.milestone
-        return self.step.digest if milestone is None else f"{self.step.digest}@{milestone}"
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """Keys of the records of which any one is enough to start on, the best first."""
         return (self.key, f"{self.digest}@{FIRST_PART}") if self.is_growing else (self.key,)

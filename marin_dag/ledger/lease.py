@@ -326,11 +326,6 @@ def this_process(name: str) -> Holder:
     return Holder(name=name, host=socket.gethostname(), pid=pid, process=_own_process(pid), since=now())
 
 
-@functools.cache
-def _own_process(pid: int) -> str:
-    return _process(pid)
-
-
 def _holder_of(claim: bytes) -> Holder | None:
     """Return the holder of a claim; None if it cannot be read, though its epoch counts by its heartbeats."""
     try:
@@ -354,6 +349,9 @@ def _process(pid: int) -> str:
         return ""
     state, start = fields[0], fields[19]
     return "" if state == "Z" else f"{boot} {namespace} {start}"
+
+
+_own_process = functools.cache(_process)
 
 
 def _is_gone(holder: Holder) -> bool:

@@ -131,7 +131,7 @@ def wanted_milestones(steps: Iterable[Step[Any]]) -> WantedMilestones:
 
 
 def still_wanted(
-    wanted: WantedMilestones, step: Step[Any], committed: Collection[str], *, requested: frozenset[int] = frozenset()
+    wanted: WantedMilestones, step: Step[Any], committed: Collection[str], *, requested: frozenset[int]
 ) -> tuple[int, ...]:
     """Return the wanted or requested milestones before the end of `step` that are not committed yet."""
     end = step.until or 0

@@ -59,7 +59,7 @@ class Plan:
     graph: Graph
     steps: tuple[PlannedStep, ...]
     """Inputs first."""
-    uncovered: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    uncovered: Mapping[str, tuple[str, ...]]
     """Uses of finished steps that their digests do not cover, by name of the step."""
 
     @property

@@ -235,7 +235,7 @@ class Silent(Reason):
     host: str
     pid: int
     seconds: int
-    does: str = ""
+    does: str
     """See `Holder`."""
 
     def __str__(self) -> str:

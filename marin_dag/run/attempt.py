@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from marin_dag.code.audit import CodeWatch
-from marin_dag.graph.context import ALONE, Host, Parts, StepStopped, parts_of
+from marin_dag.graph.context import ALONE, Host, Parts, StepStopped
 from marin_dag.graph.inputs import Input
 from marin_dag.identity.code_identity import check_packages
 from marin_dag.identity.identity import check_config
@@ -27,6 +27,7 @@ from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.ledger.work_files import write_work_code
 from marin_dag.run.attempt_log import AttemptLog, child_output_in_place, remember_secrets, step_logger
 from marin_dag.run.input_files import InputFiles, inputs_in
+from marin_dag.run.parts import parts_of
 from marin_dag.run.request_polling import AttemptRequests
 from marin_dag.run.result_document import result_document
 from marin_dag.run.shards import ShardMap

@@ -28,6 +28,7 @@ from pydantic import BaseModel
 
 from marin_dag.code.fingerprint import ENGINE, PROJECT_ROOT, covered_by
 from marin_dag.errors import UserError, listed
+from marin_dag.run.environment_reads import end_reports, names_the_environment, report_reads, set_here
 from marin_dag.run.input_files import absolute, listen, path_read
 from marin_dag.store.redact import redact
 from marin_dag.values.walk import children
@@ -76,7 +77,7 @@ class Usage:
     def recording(self) -> Iterator[None]:
         """Note what this process uses until the end of the block; a shard inside the block notes its own use."""
         listen(_on_event)
-        os.environ.__class__ = _Environment  # the same layout, so references to the mapping stay valid
+        report_reads(_on_variable)
         self._others = {thread.ident: thread for thread in threading.enumerate()}
         self._others.pop(threading.get_ident(), None)
         _active.append(self)
@@ -85,7 +86,7 @@ class Usage:
         finally:
             _active.remove(self)
             if not _active:
-                os.environ.__class__ = os._Environ
+                end_reports()
 
     def has_thread(self) -> bool:
         """Return whether the calling thread belongs to the attempt."""
@@ -103,7 +104,7 @@ class Usage:
         files = {path for path in read if self._was_there(path)} | self._of_shards
         files = {path for path in files if not _lies_in(path, self._own)}
         programs = sorted(each for each in list(self.programs) if each)
-        return Used(files=sorted(files), programs=programs, variables=sorted(self.variables - _set_here))
+        return Used(files=sorted(files), programs=programs, variables=sorted(self.variables - set_here))
 
     def uncovered(self, function: Any, values: tuple[object, ...]) -> tuple[str, ...]:
         """Return a readable line for each use that the digest of a step with these values does not cover."""
@@ -129,69 +130,20 @@ def uncovered_text(lines: Iterable[str]) -> str:
 
 _active: list[Usage] = []
 """The attempts and shards that this process runs now, the innermost last."""
-_set_here: set[str] = set()
-"""Variables that a step of this process has set; a step may read such a variable to extend or restore it."""
-
-
-class _Copying(threading.local):
-    names: Iterator[str] = iter(())
-    """Names that a copy such as `dict(os.environ)` reads next: all in their order, after an iteration over them."""
-
-
-_copying = _Copying()
-
-
-def _is_copied(name: str) -> bool:
-    """Return whether a read is the next one of a copy; any other read ends the copy."""
-    if next(_copying.names, None) == name:
-        return True
-    _copying.names = iter(())
-    return False
-
-
-class _Environment(os._Environ):
-    """The class of `os.environ` while a step runs: it notes reads of a variable by its name."""
-
-    def __getitem__(self, key: str) -> str:
-        usage = _usage_of_thread()
-        if not _is_copied(key) and usage is not None:
-            frame = sys._getframe(1)
-            while frame.f_back is not None and frame.f_globals.get("__name__") in (
-                "os",
-                "collections.abc",
-                "_collections_abc",
-            ):
-                frame = frame.f_back
-            file = frame.f_code.co_filename
-            is_own = file.startswith("/") and not _lies_in(file, _furniture()) and _names_the_environment(frame)
-            if is_own and not OF_THE_MACHINE.search(key):
-                usage.variables.add(key)
-        return super().__getitem__(key)
-
-    def __setitem__(self, key: str, value: str) -> None:
-        if _active:
-            _set_here.add(key)
-        super().__setitem__(key, value)
-
-    def __iter__(self) -> Iterator[str]:
-        names = list(super().__iter__())
-        _copying.names = iter(names)  # a copy is for a process that the step starts
-        return iter(names)
-
-
-def _names_the_environment(frame: FrameType) -> bool:
-    """Return whether the code of a frame reads the environment itself; compiled code that it calls has no frame."""
-    names = frame.f_code.co_names
-    if not {"environ", "getenv"}.isdisjoint(names):
-        return True
-    values = (*(frame.f_globals.get(name) for name in names), *frame.f_locals.values())
-    return any(value is os.environ for value in values)
 
 
 def _usage_of_thread() -> Usage | None:
     """Return the innermost attempt or shard, if the calling thread belongs to it."""
     active = _active[-1:]  # a copy: another thread may end the attempt meanwhile
     return active[0] if active and active[0].has_thread() else None
+
+
+def _on_variable(name: str, reader: FrameType) -> None:
+    usage, file = _usage_of_thread(), reader.f_code.co_filename
+    if usage is None or OF_THE_MACHINE.search(name):
+        return
+    if file.startswith("/") and not _lies_in(file, _furniture()) and names_the_environment(reader):
+        usage.variables.add(name)
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:

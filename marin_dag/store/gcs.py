@@ -86,7 +86,8 @@ class GcsStore(CloudStore):
             pages = self._contacted.list_blobs(self._bucket, prefix=beginning, fields=fields, **_patience()).pages
             # Raw items: to make a Blob of each takes longer than all the rest.
             items = [item for page in pages for item in page.raw_page.get("items", ())]
-        return self._entries((item["name"], int(item["size"]), _seconds(item["updated"])) for item in items)
+        parsed = datetime.datetime.fromisoformat
+        return self._entries((item["name"], int(item["size"]), parsed(item["updated"]).timestamp()) for item in items)
 
     def read(self, path: str) -> bytes:
         with self._explained(path):
@@ -138,12 +139,10 @@ class GcsStore(CloudStore):
                 yield self._range(blob, first, min(BLOCK_IN_BYTES, blob.size - first))
 
     def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
-        with self._explained(path), self._writer(path) as file:
+        how = {"chunk_size": BLOCK_IN_BYTES, "checksum": "crc32c", **_patience(BLOCK_IN_BYTES)}
+        # The object exists when the file is closed, and never if its block ends by an error.
+        with self._explained(path), self._blob(path).open("wb", **how) as file:
             file.writelines(blocks)
-
-    def _writer(self, path: str) -> Any:
-        """Return a file whose object exists when it is closed, and never if its block ends by an error."""
-        return self._blob(path).open("wb", chunk_size=BLOCK_IN_BYTES, checksum="crc32c", **_patience(BLOCK_IN_BYTES))
 
     def copy(self, source: str, target: str) -> None:
         self._rewrite(self, source, target)
@@ -241,10 +240,6 @@ def _upload(blob: storage.Blob, data: bytes, *, if_generation_match: int | None 
         if_generation_match=if_generation_match,
         **_patience(len(data)),
     )
-
-
-def _seconds(updated: str) -> float:
-    return datetime.datetime.fromisoformat(updated.replace("Z", "+00:00")).timestamp()
 
 
 def _reason(error: BaseException) -> str:

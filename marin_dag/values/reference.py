@@ -33,7 +33,8 @@ class Reference:
     @property
     def key(self) -> str:
         """Key of the record that this reads."""
-        return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
+        milestone = self.milestone
+        return self.digest if milestone is None else f"{self.digest}@{milestone}"
 
     @property
     def typed(self) -> str:

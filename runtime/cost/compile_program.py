@@ -25,6 +25,7 @@ from runtime.cost.program import Program
 from runtime.cost.request import REQUEST, Compiled, CompileRequest, to_json
 from runtime.optim.optimizer import chosen
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh
+from runtime.same_fields import filled_from
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
 from runtime.training.train_step import NUMBERS, ProgramOptions, train_program
@@ -80,7 +81,7 @@ def compiled_program(request: CompileRequest, mesh: Mesh, *, text_folder: str | 
             compute_dtype=request.compute_dtype,
         )
     else:
-        options = ProgramOptions.of(request, optimizer=chosen(request.optimizer))
+        options = filled_from(request, ProgramOptions, optimizer=chosen(request.optimizer))
         program = train_program(request.model, mesh, options, donate=True)
     return _compiled(program, arguments_of(request, mesh), mesh, text_folder)
 

@@ -34,13 +34,13 @@ COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-pjrt", "jax-cuda13-pjrt")}
 TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc", "tokamax")}
 """Packages that the compiler calls or that make a part of the program, by platform, where they are installed."""
 SOURCES = (
-    *("kernels", "model", "optim", "parallel", "platform", "tracking/parts.py", "training/part_norms.py"),
-    *("training/train_step.py", "training/eval_step.py"),
-    *(f"evaluation/{name}.py" for name in ("described_programs", "placed_model", "generation", "sampling", "scoring")),
-    *("training/objective.py", "training/state.py", "training/kernel_choice.py", "cache_folder.py"),
-    *("cost/compile_program.py", "cost/program.py", "cost/products.py", "cost/collectives.py", "cost/faults.py"),
-    *("cost/chips.py", "cost/described_devices.py", "cost/request.py", "cost/compiler.py"),
-)
+    "cache_folder.py", "cost/chips.py", "cost/collectives.py", "cost/compile_program.py", "cost/compiler.py",
+    "cost/described_devices.py", "cost/faults.py", "cost/products.py", "cost/program.py", "cost/request.py",
+    "evaluation/described_programs.py", "evaluation/generation.py", "evaluation/placed_model.py",
+    "evaluation/sampling.py", "evaluation/scoring.py", "kernels", "model", "optim", "parallel", "platform",
+    "same_fields.py", "tracking/parts.py", "training/eval_step.py", "training/kernel_choice.py",
+    "training/objective.py", "training/part_norms.py", "training/state.py", "training/train_step.py",
+)  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = {"tpu": ROOT / ".venv-libtpu", "gpu": ROOT / ".venv-cuda"}
 """Folders where `make` puts the compilers, for the processes that compile. They go before packages of the environment,

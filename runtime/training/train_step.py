@@ -120,12 +120,6 @@ class ProgramOptions:
     scatter_kernel: ScatterKernel = "xla"
     optimizer: Optimizer = ADAMW
 
-    @classmethod
-    def of(cls, source: Any, **changes: Any) -> "ProgramOptions":
-        """Return options from the fields of `source` with the same names, such as a phase's config, and `changes`."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{name: getattr(source, name) for name in names} | changes)
-
 
 def build_train_step(
     config: ModelConfig, rope: Rope, mesh: Mesh, options: ProgramOptions, *, donate: bool = True

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from marin_dag.graph.context import Parts, StepStopped, parts_of
+from marin_dag.graph.context import Parts, StepStopped
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu
@@ -24,6 +24,7 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
+from marin_dag.run.parts import parts_of
 from marin_dag.store.prefix import open_store
 from runtime.data import growing_cache, prefetch
 from runtime.data.cache import TokenCache

@@ -107,7 +107,7 @@ class DetachedRuns:
         # Ray gives a driver the address of the cluster that was started last on the machine, not of the job's own.
         return command if address == "auto" else f"RAY_ADDRESS={shlex.quote(address)} {command}"
 
-    def newest(self, name: str | None = None) -> Job:
+    def newest(self, name: str | None) -> Job:
         """Return the job with that name; without a name the running one, else the one that ended last."""
         jobs = {job.submission_id: job for job in self._client.list_jobs() if job.submission_id}
         own = [job for job in jobs.values() if self._metadata.items() <= (job.metadata or {}).items()]

@@ -280,13 +280,15 @@ from runtime.cost.described_devices import as_default
 from runtime.cost.request import CompileRequest
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.optimizer import ADAMW
+from runtime.same_fields import filled_from
 from runtime.training.train_step import ProgramOptions, train_program
 model = LlamaConfig(1024, 512, 1024, 2, 8, 2, 64, 256)  # only tokens are 256
 request = CompileRequest("train", "1 x H200", 1, model, 256, 2, 0, "bfloat16", "tokamax", "chunked_wide")
 mesh = mesh_of(request)
 for remat in ("none", "dots", "full"):
     with as_default(mesh):
-        program = train_program(model, mesh, ProgramOptions.of(request, remat=remat, optimizer=ADAMW), donate=True)
+        options = filled_from(request, ProgramOptions, remat=remat, optimizer=ADAMW)
+        program = train_program(model, mesh, options, donate=True)
         lowered = program.lower(*arguments_of(request, mesh))
     text = lowered.as_text()
     assert "256x256x" not in text, "a mask of tokens x tokens"

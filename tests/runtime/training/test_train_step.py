@@ -15,6 +15,7 @@ from runtime.model.llama.config import LlamaConfig
 from runtime.model.model import logits
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.ema import Ema
+from runtime.optim.optimizer import AdamW
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.platform.remat import check_remat
@@ -28,6 +29,7 @@ from runtime.training.train_step import (
     TrainStep,
     _train_program,
     build_train_step,
+    train_program,
 )
 from tests.catalogue import expect_error
 from tests.runtime.training.plain_step import plain_step
@@ -331,6 +333,14 @@ def test_seeds_differ_and_a_seed_repeats(mesh: Mesh) -> None:
     assert np.array_equal(first.layers.q_proj, second.layers.q_proj)
     assert not np.array_equal(first.layers.q_proj, other.layers.q_proj)
     assert float(jnp.std(first.lm_head)) == pytest.approx(CONFIG.initialization.factor, rel=0.1)
+
+
+def test_adamw_by_default_and_by_name_are_one_program(mesh: Mesh) -> None:
+    kernels = {"attention_kernel": "reference", "loss_kernel": "chunked"}
+    by_default = ProgramOptions(**kernels, compute_dtype="float32", remat="none")
+    options = (by_default, dataclasses.replace(by_default, optimizer=AdamW()))
+    one, other = (train_program(CONFIG, mesh, each, donate=False) for each in options)
+    assert one is other
 
 
 def test_a_step_that_cannot_be_built_is_an_error(mesh: Mesh) -> None:
