@@ -6,6 +6,7 @@ weights, so moments also compare EMA weights, phases and forks.
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,20 +128,18 @@ def _data(window: HeatWindow, num_shown: int) -> dict[str, Any]:
 
 
 def _moment_data(moment: Moment, num_shown: int) -> dict[str, Any]:
-    known = np.isfinite(moment.log_prob[:num_shown]).tolist()
-
     def rounded(values: np.ndarray, digits: int) -> list[float | None]:
-        return [
-            round(value, digits) if is_known else None for value, is_known in zip(values.tolist(), known, strict=True)
-        ]
+        return [round(value, digits) if math.isfinite(value) else None for value in values[:num_shown].tolist()]
 
-    log_probs = [[round(value, 2) for value in values] for values in moment.likely_log_prob.tolist()]
-    likely = [[*zip(*pair, strict=True)] for pair in zip(moment.likely, log_probs, strict=True)]
+    log_probs = [[round(value, 2) for value in values] for values in moment.likely_log_prob[:num_shown].tolist()]
     return {
-        "logProb": rounded(moment.log_prob[:num_shown], 3),
+        "logProb": rounded(moment.log_prob, 3),
         "rank": moment.rank[:num_shown].tolist(),
-        "entropy": rounded(moment.entropy[:num_shown], 2),
-        "likely": [each if is_known else [] for each, is_known in zip(likely[:num_shown], known, strict=True)],
+        "entropy": rounded(moment.entropy, 2),
+        "likely": [
+            [*zip(words, values, strict=True)] if rank >= 0 else []
+            for rank, words, values in zip(moment.rank.tolist(), moment.likely, log_probs, strict=False)
+        ],
     }
 
 

@@ -100,15 +100,12 @@ details details{margin-left:18px;border:0}
 .bars i{flex:1;background:linear-gradient(to top,var(--branch) var(--dropped),var(--main) var(--dropped))}
 #token{position:sticky;bottom:0;min-height:5.5em;margin-left:0}
 code{font:.92em ui-monospace,"SF Mono",Menlo,Consolas,monospace;overflow-wrap:anywhere}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px;font-size:13.5px;margin:12px 0}
-dt{color:var(--ink2)}
-dd{margin:0;overflow-wrap:anywhere}
 @media screen and (max-width:760px){
 main{padding:22px 16px 48px}h1{font-size:23px}h2{font-size:18px;margin-top:40px}
 .tiles{grid-template-columns:repeat(2,minmax(0,1fr))}
 .tile b{font-size:21px}
 .scroll tbody th{white-space:normal;overflow-wrap:break-word;max-width:45vw}
-dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:8px}details details{margin-left:8px}.sample{margin-left:8px}
+details details{margin-left:8px}.sample{margin-left:8px}
 }
 @media print{
 :root{color-scheme:light}

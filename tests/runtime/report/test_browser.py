@@ -103,6 +103,12 @@ def plots(shown, title: str, expression: str):
     )
 
 
+def words_of(tip) -> str:
+    return tip.evaluate(
+        "e => [...e.shadowRoot.children].filter(c => c.tagName !== 'STYLE').map(c => c.innerText).join(' ')"
+    )
+
+
 LOSS = "train loss (nats a token)"
 
 
@@ -111,14 +117,34 @@ def test_pointing_at_the_loss_shows_its_exact_value(shown, report):
     shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, canvas["y"] + canvas["height"] * 0.5)
     tip = shown.locator(".bk-Tooltip", has_text="phoenix").first
     tip.wait_for(timeout=5_000)
-    words = tip.evaluate(
-        "e => [...e.shadowRoot.children].filter(c => c.tagName !== 'STYLE').map(c => c.innerText).join(' ')"
-    )
+    words = words_of(tip)
     tokens = int(re.search(r"tokens\s*:?\s*([\d,]+)", words).group(1).replace(",", ""))
     value = float(re.search(r"value\s*:?\s*([\d.]+)", words).group(1))
     curve = next(phase.curve for phase in report.phases if phase.name == "phoenix")
     (row,) = np.flatnonzero(curve.consumed_tokens == tokens)
     assert value == pytest.approx(curve.loss[row], abs=5e-5)
+
+
+def test_pointing_at_the_mixture_shows_the_share_of_a_source(shown, report):
+    figure = shown.locator("#timeline ~ figure").nth(1)
+    figure.scroll_into_view_if_needed()
+    figure.locator(".bk-Canvas").wait_for(timeout=30_000)
+    canvas = figure.locator(".bk-Canvas").bounding_box()
+    shown.mouse.move(canvas["x"] + canvas["width"] * 0.2, canvas["y"] + canvas["height"] * 0.5)
+    tip = shown.locator(".bk-Tooltip", has_text="of sequences").first
+    tip.wait_for(timeout=5_000)
+    share = report.main_line[0].mixture[0].shares["web_pages"]
+    assert f"web_pages: {share:.2%} of sequences" in words_of(tip)
+
+
+def test_the_reason_of_a_drop_is_found_by_clicking(shown, report):
+    stage = next(stage for stage in report.stages if stage.samples)
+    stages = shown.locator("section:has(#filtered) > details", has_text=f"{stage.source}, {stage.stage}:")
+    stages.first.locator("summary").first.click()
+    sample = stage.samples[0]
+    reason = stages.first.locator("details", has_text=f"{sample.reason}:").first
+    reason.locator("summary").click()
+    assert reason.locator("pre").first.inner_text().split() == printable(sample.excerpt).split()
 
 
 def test_an_entry_of_the_legend_hides_and_shows_its_series(shown):
@@ -148,6 +174,12 @@ def test_all_figures_over_tokens_zoom_together_by_drag_and_button(shown):
     wider = plots(shown, LOSS, "plot.x_range.end - plot.x_range.start")
     assert wider == pytest.approx(2 * (end - start)), "linked panels zoom once, however many there are"
     figure.locator("[data-do=in]").click()
+    figure.locator("[data-do=right]").click()
+    assert plots(shown, LOSS, "plot.x_range.start") == pytest.approx((start + end) / 2), "half a window further"
+    assert plots(shown, "learning rate", "plot.x_range.end") == plots(shown, LOSS, "plot.x_range.end")
+    for _ in range(9):
+        figure.locator("[data-do=left]").click()
+    assert plots(shown, LOSS, "plot.x_range.start") == 0, "no further than the run"
     figure.locator("[data-do=reset]").click()
     assert plots(shown, LOSS, "[plot.x_range.start, plot.x_range.end]") == whole
 
