@@ -22,7 +22,7 @@ MOST_CELLS, MOST_CELLS_OF_A_REPORT = 48_000, 24_000
 FEWEST_TOKENS = 64
 """Tokens of a window that a page shows in any case."""
 EASY_NATS = 0.05
-"""Mean loss of a window below which its text may be a near duplicate of training text."""
+"""Median loss of a window below which its text, or its template, may have been trained on."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +55,11 @@ class HeatWindow:
         return next(moment for moment in reversed(self.moments) if moment is not None)
 
     @property
+    def is_suspicious(self) -> bool:
+        """Whether the window is as easy as text that was trained on, if only outside a few blanks."""
+        return float(-np.nanmedian(self.newest.log_prob)) < EASY_NATS
+
+    @property
     def mean_loss(self) -> float:
         """Mean loss of the predicted tokens at the newest moment, in nats."""
         return float(-np.nanmean(self.newest.log_prob))
@@ -72,7 +77,7 @@ def page(
 
     Args:
         moments: their names, in the order of training.
-        windows: at least one; the page orders them from the hardest to the easiest.
+        windows: at least one; suspiciously easy ones come first, then the hardest.
         notes: sentences below the map.
         text: what the windows are of.
     """
@@ -82,7 +87,9 @@ def page(
 
 def heat_map(moments: Sequence[str], windows: Sequence[HeatWindow], most_cells: int = MOST_CELLS) -> list[Markup]:
     """Return the elements that `SCRIPT` fills, with their data and a table of the windows; one a document."""
-    ordered = sorted(windows, key=lambda window: (-window.mean_loss, window.domain, window.digest))
+    ordered = sorted(
+        windows, key=lambda window: (not window.is_suspicious, -window.mean_loss, window.domain, window.digest)
+    )
     num_shown = max(FEWEST_TOKENS, most_cells // (len(ordered) * len(moments)))
     text = "The stronger a token's colour, the less the model expected it. Point at a token, or use the Tab key."
     if any(len(window.texts) > num_shown for window in ordered):
@@ -116,10 +123,10 @@ def _windows_table(windows: Sequence[HeatWindow]) -> Markup:
                 f"{float((newest.rank[known] == 0).mean()):.0%}",
                 json.dumps(window.texts[hardest], ensure_ascii=False),
                 f"{-newest.log_prob[hardest]:.2f}",
-                "as easy as text that was trained on" if window.mean_loss < EASY_NATS else "",
+                "as easy as text that was trained on" if window.is_suspicious else "",
             ]
         )
-    return table(headings, rows, "Windows at their newest moment, the hardest first")
+    return table(headings, rows, "Windows at their newest moment: suspiciously easy ones, then the hardest first")
 
 
 def _data(window: HeatWindow, num_shown: int) -> dict[str, Any]:

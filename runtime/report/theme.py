@@ -75,8 +75,9 @@ th,td{padding:4px 12px 4px 0;text-align:left;vertical-align:baseline;border-bott
 thead th{color:var(--ink2);font-weight:500;border-bottom-color:var(--border);vertical-align:bottom}
 tbody th{font-weight:500}.scroll tbody th,.scroll thead th:first-child{position:sticky;left:0;background:var(--page)}
 th.number,td.number{text-align:right;padding-left:10px}
-.best{font-weight:700}.quiet{color:var(--ink3)}.wrap td:not(.number){white-space:normal}
-.recipe td{white-space:normal;min-width:120px}.recipe code{white-space:nowrap;overflow-wrap:normal}
+.best{font-weight:700}.quiet{color:var(--ink3)}
+.wrap td:not(.number),.recipe td{white-space:normal;min-width:140px}
+.recipe code{white-space:nowrap;overflow-wrap:normal}
 [rowspan]{vertical-align:top}
 details{border-bottom:1px solid var(--hair);padding:5px 0;font-size:13.5px}
 summary{cursor:pointer;padding:2px 0}
