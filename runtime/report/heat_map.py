@@ -17,9 +17,9 @@ from runtime.report.document import document
 from runtime.report.markup import Markup, data_element, element, table
 from runtime.report.recipe import counted
 
-MOST_CELLS, MOST_CELLS_OF_A_REPORT = 48_000, 24_000
-"""Tokens times moments of a page, which then have about 3 MB; a report has figures, too."""
-FEWEST_TOKENS = 64
+MOST_CELLS, MOST_CELLS_OF_A_REPORT = 48_000, 18_000
+"""Tokens times moments of a page, which then have about 3 MB; figures of a report may take 3.8 MB of its 5."""
+FEWEST_TOKENS = 24
 """Tokens of a window that a page shows in any case."""
 EASY_NATS = 0.05
 """Median loss of a window below which its text, or its template, may have been trained on."""
@@ -93,7 +93,7 @@ def heat_map(moments: Sequence[str], windows: Sequence[HeatWindow], most_cells: 
     num_shown = max(FEWEST_TOKENS, most_cells // (len(ordered) * len(moments)))
     text = "The stronger a token's colour, the less the model expected it. Point at a token, or use the Tab key."
     if any(len(window.texts) > num_shown for window in ordered):
-        text += f" Each window shows its first {num_shown:,} tokens; fewer phases or domains leave room for more."
+        text += f" Each window shows its first {num_shown:,} tokens; `heat-map` draws more of fewer phases or domains."
     data = {"moments": moments, "windows": [_data(window, num_shown) for window in ordered]}
     names = [f"{window.domain} {window.digest}" for window in ordered]
     shows = ["its probability", *(f"change since {name}" for name in moments)]

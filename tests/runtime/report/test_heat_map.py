@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from runtime.report.heat_map import MOST_CELLS, HeatWindow, Moment, page
+from runtime.report.heat_map import MOST_CELLS, MOST_CELLS_OF_A_REPORT, HeatWindow, Moment, heat_map, page
 
 HOSTILE = "</script><b>\u202e<!--"
 
@@ -98,6 +98,13 @@ def test_a_large_page_is_cut_and_says_so():
     assert len(data_of(text)["windows"][0]["texts"]) == MOST_CELLS // 2
     assert len(text) < 5_000_000
     assert f"first {MOST_CELLS // 2:,} tokens" in text
+
+
+def test_the_heat_map_of_a_report_of_25_domains_and_26_phases_keeps_within_its_share():
+    windows = [window(f"domain {i}", ["x"] * 50, *[moment([-1.0] * 49)] * 26) for i in range(25)]
+    made = "".join(heat_map([f"phase {i}" for i in range(26)], windows, MOST_CELLS_OF_A_REPORT))
+    assert {len(each["texts"]) for each in data_of(made)["windows"]} == {MOST_CELLS_OF_A_REPORT // (25 * 26)}
+    assert len(made) < 1_200_000
 
 
 def test_a_window_without_a_moment_stays():
