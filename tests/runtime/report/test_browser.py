@@ -184,8 +184,7 @@ def test_all_figures_over_tokens_zoom_together_by_drag_and_button(shown):
     assert plots(shown, LOSS, "[plot.x_range.start, plot.x_range.end]") == whole
 
 
-def test_the_axis_turns_logarithmic_and_fits_what_is_shown(page, open_page, report):
-    shown = open_page(page)
+def test_the_axis_turns_logarithmic_and_fits_what_is_shown(shown, report):
     figure = figure_of(shown, "loss")
     figure.locator("[data-do=log]").click()
     until(shown, lambda: plots(shown, LOSS, "plot.y_scale.type") == "LogScale")
@@ -193,6 +192,8 @@ def test_the_axis_turns_logarithmic_and_fits_what_is_shown(page, open_page, repo
     figure.locator("[data-do=fit]").click()
     assert plots(shown, LOSS, "plot.y_range.end") > report.phases[0].curve.loss[0]
     assert plots(shown, LOSS, "plot.y_range.start") <= min(phase.curve.loss.min() for phase in report.phases)
+    figure.locator("[data-do=log]").click()
+    until(shown, lambda: plots(shown, LOSS, "plot.y_scale.type") == "LinearScale")
 
 
 def test_the_slider_smooths_and_at_0_does_not(shown):
@@ -218,8 +219,7 @@ def test_the_data_of_a_figure_comes_as_csv(shown, report):
     np.testing.assert_allclose([float(row[3]) for row in found], curve.loss, rtol=1e-7)
 
 
-def test_figures_and_tips_turn_with_the_colour_scheme(page, open_page):
-    shown = open_page(page, color_scheme="light")
+def test_figures_and_tips_turn_with_the_colour_scheme(shown):
     canvas = figure_of(shown, "loss").locator(".bk-Canvas").first.bounding_box()
     colour = "(c => c.value ?? c)(plot.renderers[0].glyph.line_color)"
     assert plots(shown, LOSS, colour) == MAIN
@@ -230,6 +230,8 @@ def test_figures_and_tips_turn_with_the_colour_scheme(page, open_page):
     tip.wait_for(timeout=5_000)
     colours = tip.evaluate("e => { const s = getComputedStyle(e); return [s.backgroundColor, s.color] }")
     assert colours == ["rgb(25, 29, 34)", "rgb(236, 239, 242)"]
+    shown.emulate_media(color_scheme="light")
+    until(shown, lambda: plots(shown, LOSS, colour) == MAIN)
 
 
 def test_axes_count_tokens_in_capital_letters(shown):
