@@ -11,7 +11,7 @@ from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 from pipelines.finished import tokenizer_of
 from pipelines.output import check_writable, write_page
-from pipelines.phases import fork_names, main_line_first, phases_by_digest, phases_in, run_phases_in, wanted_phases
+from pipelines.phases import fork_names, main_line_of, phases_by_digest, phases_in, run_phases_in, wanted_phases
 from runtime.optim.ema import HOT
 from steps.ema_eval import EmaEvalConfig
 
@@ -82,9 +82,11 @@ def heat_map(
 
 
 def _phases(session: Session, graph: Graph, named: Collection[str]) -> list[str]:
-    """Return the phases that the user named, or all, in the order of the run."""
+    """Return the phases that the user named, or all: branches, then the main line, which ends with the newest."""
     wanted = {name for names in wanted_phases(session, graph).values() for name in names}
-    order = main_line_first(run_phases_in(phases_in(graph.steps)), fork_names(session))
+    run_phases = run_phases_in(phases_in(graph.steps))
+    main_line = main_line_of(run_phases, fork_names(session))
+    order = [*(name for name in run_phases if name not in main_line), *main_line]
     return [name for name in order if name in (named or wanted)]
 
 

@@ -90,7 +90,7 @@ class LoggedPhase:
         for which in (HOT, *(average.name for average in self._config.averages)):
             measured = [(e["consumed_tokens"], e["mean_bits_per_byte"].get(which)) for e in validations]
             name = self.name if which == HOT else f"{self.name}, {which} weights"
-            found.append(self._line(BITS, *_rows(measured), name=name))
+            found.append(self._line(BITS, *_rows(measured), name=name)._replace(is_dotted=which != HOT))
         return [*found, *self._answer_lines(validations)]
 
     def _answer_lines(self, validations: Sequence[Mapping[str, Any]]) -> Iterator[Line]:

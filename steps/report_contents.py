@@ -46,7 +46,8 @@ def contents_of(config: ReportConfig) -> Report:
     phases = _phases(config, order, logs, draws)
     exports = sorted(config.exports, key=lambda name: (order.index(phase_of(name, order)), name))
     predictions = _predictions(config, order)
-    shown = [phase.name for phase in phases if phase.same_as is None and phase.name in predictions]
+    branches_first = sorted(phases, key=lambda phase: phase.is_main)  # the newest moment is that of the final model
+    shown = [phase.name for phase in branches_first if phase.same_as is None and phase.name in predictions]
     return Report(
         title=config.title,
         introduction=config.introduction,

@@ -1,5 +1,6 @@
 """Curves over the tokens of a run: the panels of the live page, of the page that `curves` draws, and of the report."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ MOST_POINTS, MOST_POINTS_IN_A_FILE = 4_000, 16_000
 """Points of all lines of a panel; a page of 25 sources and 20 branches stays below 5 MB."""
 LINE_POINTS = (64, 5_000)
 """Points of a line, at least and at most."""
-CAPTION = "Drag to zoom: the panels follow. Pale: recorded; strong: smoothed by the slider."
+CAPTION = "Drag to zoom: the panels follow. Pale: recorded; strong: smoothed by the slider. Dotted: EMA weights."
 _THINNED = " The page thins the values again at each zoom, and keeps every minimum and maximum."
 
 
@@ -53,6 +54,8 @@ class Line(NamedTuple):
     """The entry of the legend: `MAIN_LINE`, a branch, or a source."""
     tokens: np.ndarray
     values: np.ndarray
+    is_dotted: bool = False
+    """Whether it is of EMA weights, beside those that are trained."""
 
 
 def page(title: str, lines: Sequence[Line], norms: Sequence[LayerNorms], notes: Sequence[str] = ()) -> str:
@@ -86,7 +89,8 @@ def line_panels(lines: Sequence[Line], legend: Mapping[str, Series], x: Range1d)
         panel = Panel(title, x, y, height=250, y_format=y_format, value_format=value_format)
         for line in shown:
             drawn = values["lines"].get(line.name, {"x": [], "y": []})
-            panel.line(legend[line.series], drawn["x"], drawn["y"], name=line.name, smooth=title in _SMOOTHED)
+            series = dataclasses.replace(legend[line.series], dash="dotted") if line.is_dotted else legend[line.series]
+            panel.line(series, drawn["x"], drawn["y"], name=line.name, smooth=title in _SMOOTHED)
         panels.append(panel)
     return panels
 

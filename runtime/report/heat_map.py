@@ -6,6 +6,7 @@ weights, so moments also compare EMA weights, phases and forks.
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +17,12 @@ from runtime.report.document import document
 from runtime.report.markup import Markup, data_element, element, table
 from runtime.report.recipe import counted
 
-MOST_CELLS, MOST_CELLS_OF_A_REPORT = 48_000, 24_000
-"""Tokens times moments of a page, which then have about 3 MB; a report has figures, too."""
-FEWEST_TOKENS = 64
+MOST_CELLS, MOST_CELLS_OF_A_REPORT = 48_000, 18_000
+"""Tokens times moments of a page, which then have about 3 MB; figures of a report may take 3.8 MB of its 5."""
+FEWEST_TOKENS = 24
 """Tokens of a window that a page shows in any case."""
 EASY_NATS = 0.05
-"""Mean loss of a window below which its text may be a near duplicate of training text."""
+"""Median loss of a window below which its text, or its template, may have been trained on."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,6 +55,11 @@ class HeatWindow:
         return next(moment for moment in reversed(self.moments) if moment is not None)
 
     @property
+    def is_suspicious(self) -> bool:
+        """Whether the window is as easy as text that was trained on, if only outside a few blanks."""
+        return float(-np.nanmedian(self.newest.log_prob)) < EASY_NATS
+
+    @property
     def mean_loss(self) -> float:
         """Mean loss of the predicted tokens at the newest moment, in nats."""
         return float(-np.nanmean(self.newest.log_prob))
@@ -71,7 +77,7 @@ def page(
 
     Args:
         moments: their names, in the order of training.
-        windows: at least one; the page orders them from the hardest to the easiest.
+        windows: at least one; suspiciously easy ones come first, then the hardest.
         notes: sentences below the map.
         text: what the windows are of.
     """
@@ -81,11 +87,13 @@ def page(
 
 def heat_map(moments: Sequence[str], windows: Sequence[HeatWindow], most_cells: int = MOST_CELLS) -> list[Markup]:
     """Return the elements that `SCRIPT` fills, with their data and a table of the windows; one a document."""
-    ordered = sorted(windows, key=lambda window: (-window.mean_loss, window.domain, window.digest))
+    ordered = sorted(
+        windows, key=lambda window: (not window.is_suspicious, -window.mean_loss, window.domain, window.digest)
+    )
     num_shown = max(FEWEST_TOKENS, most_cells // (len(ordered) * len(moments)))
     text = "The stronger a token's colour, the less the model expected it. Point at a token, or use the Tab key."
     if any(len(window.texts) > num_shown for window in ordered):
-        text += f" Each window shows its first {num_shown:,} tokens; fewer phases or domains leave room for more."
+        text += f" Each window shows its first {num_shown:,} tokens; `heat-map` draws more of fewer phases or domains."
     data = {"moments": moments, "windows": [_data(window, num_shown) for window in ordered]}
     names = [f"{window.domain} {window.digest}" for window in ordered]
     shows = ["its probability", *(f"change since {name}" for name in moments)]
@@ -115,10 +123,10 @@ def _windows_table(windows: Sequence[HeatWindow]) -> Markup:
                 f"{float((newest.rank[known] == 0).mean()):.0%}",
                 json.dumps(window.texts[hardest], ensure_ascii=False),
                 f"{-newest.log_prob[hardest]:.2f}",
-                "as easy as text that was trained on" if window.mean_loss < EASY_NATS else "",
+                "as easy as text that was trained on" if window.is_suspicious else "",
             ]
         )
-    return table(headings, rows, "Windows at their newest moment, the hardest first")
+    return table(headings, rows, "Windows at their newest moment: suspiciously easy ones, then the hardest first")
 
 
 def _data(window: HeatWindow, num_shown: int) -> dict[str, Any]:
@@ -127,20 +135,18 @@ def _data(window: HeatWindow, num_shown: int) -> dict[str, Any]:
 
 
 def _moment_data(moment: Moment, num_shown: int) -> dict[str, Any]:
-    known = np.isfinite(moment.log_prob[:num_shown]).tolist()
-
     def rounded(values: np.ndarray, digits: int) -> list[float | None]:
-        return [
-            round(value, digits) if is_known else None for value, is_known in zip(values.tolist(), known, strict=True)
-        ]
+        return [round(value, digits) if math.isfinite(value) else None for value in values[:num_shown].tolist()]
 
-    log_probs = [[round(value, 2) for value in values] for values in moment.likely_log_prob.tolist()]
-    likely = [[*zip(*pair, strict=True)] for pair in zip(moment.likely, log_probs, strict=True)]
+    log_probs = [[round(value, 2) for value in values] for values in moment.likely_log_prob[:num_shown].tolist()]
     return {
-        "logProb": rounded(moment.log_prob[:num_shown], 3),
+        "logProb": rounded(moment.log_prob, 3),
         "rank": moment.rank[:num_shown].tolist(),
-        "entropy": rounded(moment.entropy[:num_shown], 2),
-        "likely": [each if is_known else [] for each, is_known in zip(likely[:num_shown], known, strict=True)],
+        "entropy": rounded(moment.entropy, 2),
+        "likely": [
+            [*zip(words, values, strict=True)] if rank >= 0 else []
+            for rank, words, values in zip(moment.rank.tolist(), moment.likely, log_probs, strict=False)
+        ],
     }
 
 

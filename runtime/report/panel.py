@@ -5,7 +5,7 @@ of a tip holds none.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from bokeh.plotting import figure as bokeh_figure
 from runtime.report.theme import COLOURS, GRID, INK, MAIN, MUTED, PAGE
 
 Values = Sequence[float] | np.ndarray
+Marks = Sequence[Sequence[Any]]
 MAIN_LINE = "main line"
 TOKENS = "tokens"
 TOKEN_FORMAT = "0.[000000]a"
@@ -119,25 +120,26 @@ class Panel:
         if smooth:
             self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), series, None, name)
 
-    def draw(self, glyph: Callable[..., Any], series: Series, columns: Mapping[str, Any], **style: Any) -> None:
-        """Draw marks by a method of the plot, whose fields are the columns; the column "tip" is shown on pointing."""
-        fields = {name: name for name in columns if name != "tip"}
-        source = ColumnDataSource({name: list(values) for name, values in columns.items()}, name=series.name)
-        drawn = glyph(source=source, **fields, **style)
-        self._add(drawn, series, self._marks if "tip" in columns else None)
+    def draw(self, glyph: str, series: Series, names: Sequence[str], marks: Marks, **style: Any) -> None:
+        """Draw marks by a method of Bokeh's plot, whose fields have these names; "tip" is shown on pointing."""
+        if marks:
+            columns = {name: list(column) for name, column in zip(names, zip(*marks, strict=True), strict=True)}
+            fields = {name: name for name in names if name != "tip"}
+            drawn = getattr(self.plot, glyph)(source=ColumnDataSource(columns, name=series.name), **fields, **style)
+            self._add(drawn, series, self._marks if "tip" in names else None)
 
-    def bars(self, series: Series, rows: Sequence[str], lows: Values, highs: Values, tips: Sequence[str]) -> None:
-        """Draw bars along x in named rows, which show their tip."""
-        columns = {"y": [self._rows[row] for row in rows], "left": lows, "right": highs, "tip": tips}
-        self.draw(self.plot.hbar, series, columns, height=0.7, fill_color=series.colour, line_color=PAGE)
+    def bars(self, series: Series, marks: Sequence[tuple[str, float, float, str]]) -> None:
+        """Draw bars along x: row, both ends and tip of each."""
+        placed = [(self._rows[row], *rest) for row, *rest in marks]
+        style = {"height": 0.7, "fill_color": series.colour, "line_color": PAGE}
+        self.draw("hbar", series, ("y", "left", "right", "tip"), placed, **style)
 
     def names_inside(self, places: Mapping[str, tuple[float, Literal["left", "right"]]]) -> None:
         """Write the name of each row into the panel: its left or its right end at a place."""
         self.plot.yaxis.visible = False
         rows = [(x, self._rows[row], row, align, 4 if align == "left" else -4) for row, (x, align) in places.items()]
-        columns = columns_of(("x", "y", "text", "text_align", "x_offset"), rows)
         style = {"text_baseline": "middle", "text_font_size": "11px", "text_color": INK}
-        self.draw(self.plot.text, Series("names", INK), columns, **style)
+        self.draw("text", Series("names", INK), ("x", "y", "text", "text_align", "x_offset"), rows, **style)
 
     def heat(self, ratios: np.ndarray, columns: Sequence[int], palette: Sequence[str], most: float) -> None:
         """Colour each row by its ratios, from 1 / `most` to `most` on a log scale; NaN is black."""
@@ -163,11 +165,6 @@ class Panel:
             if not hover.renderers:
                 self.plot.add_tools(hover)
             hover.renderers = [*hover.renderers, drawn]
-
-
-def columns_of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-    """Return the columns of some rows, of which there is at least one."""
-    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def extremes(xs: np.ndarray, ys: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -220,17 +217,16 @@ def stacked_bars(
 ) -> Panel:
     """Return a panel with a bar for each row: its pieces, in the order of the series."""
     reached = {piece.row: 0.0 for piece in pieces}
-    bars = []
-    for one in series.values():
-        own = [piece for piece in pieces if piece.series == one.name and piece.length]
-        lows = [reached[piece.row] for piece in own]
-        reached |= {piece.row: reached[piece.row] + piece.length for piece in own}
-        bars.append((one, own, lows))
+    bars: dict[str, list[tuple[str, float, float, str]]] = {name: [] for name in series}
+    for name in series:
+        for piece in pieces:
+            if piece.series == name and piece.length:
+                low = reached[piece.row]
+                reached[piece.row] = low + piece.length
+                bars[name].append((piece.row, low, reached[piece.row], piece.tip))
     panel = Panel(title, Range1d(0, 1.02 * max(reached.values()) or 1.0), list(reached), x_format=x_format)
-    for one, own, lows in bars:
-        if own:
-            highs = [low + piece.length for low, piece in zip(lows, own, strict=True)]
-            panel.bars(one, [piece.row for piece in own], lows, highs, [piece.tip for piece in own])
+    for name, one in series.items():
+        panel.bars(one, bars[name])
     return panel
 
 

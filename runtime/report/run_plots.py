@@ -17,7 +17,6 @@ from runtime.report.panel import (
     MAIN_LINE,
     Panel,
     Series,
-    columns_of,
     main_and_branches,
     series_of,
     token_range,
@@ -96,7 +95,8 @@ def domains(report: Report, caption: str) -> Markup:
             shown = {HOT: evaluation.hot, **kept} if phase.is_main else dict(list(kept.items())[:1])
             for weights, values in shown.items():
                 points += [_point(phase, weights, domain, value) for domain, value in values.items()]
-    return _measures(report, sorted(points, key=lambda point: point.measure), caption)
+    points.sort(key=lambda point: point.measure)
+    return measures(points, caption, end=report.main_line[-1].consumed_tokens)
 
 
 def scores(report: Report, caption: str) -> Markup:
@@ -106,23 +106,18 @@ def scores(report: Report, caption: str) -> Markup:
     points = []
     for score in leading(report.scores):
         export = exports[score.export]
-        figures = score.measure, score.value, score.stderr, score.chance
-        points.append(_point(phases[export.phase], export.weights, *figures))
-    return _measures(report, points, caption)
+        points.append(
+            _point(phases[export.phase], export.weights, score.measure, score.value, score.stderr, score.chance)
+        )
+    return measures(points, caption, end=report.main_line[-1].consumed_tokens)
 
 
-def _point(phase: Phase, weights: str, measure: str, value: float, *spread: float | None) -> ScorePoint:
-    """Return a point at the end of a phase; `spread` is its standard error and chance, if known."""
-    return ScorePoint(phase.name, weights, phase.step, phase.consumed_tokens, measure, value, *spread)
-
-
-def _measures(report: Report, points: Sequence[ScorePoint], caption: str) -> Markup:
-    branches = {phase.name for phase in report.branches}
-
-    def curve_of(point: ScorePoint) -> str:
-        return BRANCHES if point.phase in branches else "weights" if point.weights == HOT else point.weights
-
-    return measures(points, caption, end=report.main_line[-1].consumed_tokens, curve_of=curve_of)
+def _point(
+    phase: Phase, weights: str, measure: str, value: float, stderr: float | None = None, chance: float | None = None
+) -> ScorePoint:
+    """Return a point at the end of a phase; those of branches are not joined."""
+    series = BRANCHES if not phase.is_main else "weights" if weights == HOT else weights
+    return ScorePoint(phase.name, weights, phase.step, phase.consumed_tokens, measure, value, stderr, chance, series)
 
 
 def _tokens(report: Report) -> Range1d:
@@ -151,7 +146,7 @@ def _phases(report: Report, runs: Mapping[str, Series], x: Range1d) -> Panel:
         )
         tip += f", from {phase.parent}" if phase.parent else ""
         series = runs[_series_name(phase)]
-        panel.bars(series, [phase.name], [phase.start_tokens], [phase.consumed_tokens], [tip])
+        panel.bars(series, [(phase.name, phase.start_tokens, phase.consumed_tokens, tip)])
     end = report.main_line[-1].consumed_tokens
     panel.names_inside({phase.name: _name_place(phase, end) for phase in report.phases})
     return panel
@@ -181,8 +176,7 @@ def _mixture(report: Report) -> Markup:
                 tip = f"{source}: {share:.2%} of sequences, {tokens}"
                 boxes.append((stretch.low, stretch.high, below[index], below[index] + share, tip))
                 below[index] += share
-        if boxes:
-            hatch = {"hatch_pattern": HATCHES[series.dash], "hatch_color": PAGE, "hatch_alpha": 0.5}
-            columns = columns_of(("left", "right", "bottom", "top", "tip"), boxes)
-            panel.draw(panel.plot.quad, series, columns, fill_color=series.colour, line_color=PAGE, **hatch)
+        hatch = {"hatch_pattern": HATCHES[series.dash], "hatch_color": PAGE, "hatch_alpha": 0.5}
+        names = ("left", "right", "bottom", "top", "tip")
+        panel.draw("quad", series, names, boxes, fill_color=series.colour, line_color=PAGE, **hatch)
     return figure([panel], "The main line.", legend=sources)

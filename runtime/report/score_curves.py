@@ -1,14 +1,14 @@
 """Measures over the tokens of a run, a panel each: bits per byte and scores, with bars of their 95 % interval."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from bokeh.models import Range1d
 
 from runtime.optim.ema import HOT
 from runtime.report.document import document, figure
-from runtime.report.markup import NONE, Markup, table
-from runtime.report.panel import Panel, Series, around, columns_of, series_of, token_range
+from runtime.report.markup import Markup, known, table
+from runtime.report.panel import Panel, Series, around, series_of, token_range
 from runtime.report.recipe import counted
 
 CONFIDENCE = 1.96
@@ -33,10 +33,12 @@ class ScorePoint:
     value: float
     stderr: float | None = None
     chance: float | None = None
+    series: str = ""
+    """The curve that it belongs to; by default that of its weights."""
 
     @property
     def curve(self) -> str:
-        """The name of the weights, in a tip and by default of the curve that the point belongs to."""
+        """The phase, with the name of its weights."""
         return self.phase if self.weights == HOT else f"{self.phase}, {self.weights}"
 
     def __str__(self) -> str:
@@ -48,26 +50,25 @@ def page(title: str, points: Sequence[ScorePoint]) -> str:
     num_measures, num_curves = len({point.measure for point in points}), len({point.curve for point in points})
     lead = f"{counted(num_measures, 'measure')} of {counted(num_curves, 'set')} of weights, as they train."
     end = max(1, *(point.tokens for point in points))
-    return document(title, lead, measures(points, CAPTION, end=end), _table(points))
+    rows = [
+        [point.measure, point.curve, f"{point.step:,}", f"{point.tokens:,}", str(point), known(point.chance, ".3f")]
+        for point in points
+    ]
+    headings = ["measure", "phase", "#after step", "#tokens", "#value", "#chance"]
+    return document(title, lead, measures(points, CAPTION, end=end), table(headings, rows, "Every measure", grouped=1))
 
 
-def measures(
-    points: Sequence[ScorePoint],
-    caption: str,
-    *,
-    end: float,
-    curve_of: Callable[[ScorePoint], str] = lambda point: point.curve,
-) -> Markup:
-    """Return a panel for each measure, with a curve for each name that `curve_of` returns."""
-    series = series_of(list(dict.fromkeys(map(curve_of, points))))
+def measures(points: Sequence[ScorePoint], caption: str, *, end: float) -> Markup:
+    """Return a panel for each measure, with its curves."""
+    legend = series_of(list(dict.fromkeys(point.series or point.curve for point in points)))
     panels, x = [], token_range(1.03 * end)
     for measure in dict.fromkeys(point.measure for point in points):
         shown = [point for point in points if point.measure == measure]
         panel = _panel(measure, shown, x)
-        for name, one in series.items():
-            _add_curve(panel, one, [point for point in shown if curve_of(point) == name])
+        for name, series in legend.items():
+            _add_curve(panel, series, [point for point in shown if (point.series or point.curve) == name])
         panels.append(panel)
-    return figure(panels, caption, legend=series, columns=3)
+    return figure(panels, caption, legend=legend, columns=3)
 
 
 def _panel(measure: str, points: Sequence[ScorePoint], x: Range1d) -> Panel:
@@ -80,26 +81,17 @@ def _panel(measure: str, points: Sequence[ScorePoint], x: Range1d) -> Panel:
 
 
 def _add_curve(panel: Panel, series: Series, points: Sequence[ScorePoint]) -> None:
-    xs, ys = [float(point.tokens) for point in points], [point.value for point in points]
     if len(points) > 1 and series.name != BRANCHES:
-        panel.line(series, xs, ys)
-    if bars := [(x, low, x, high) for x, (low, high) in zip(xs, map(_interval, points), strict=True) if low < high]:
-        panel.draw(panel.plot.segment, series, columns_of(("x0", "y0", "x1", "y1"), bars), line_color=series.colour)
-    if points:
-        tips = [f"{point.curve} after step {point.step:,}: {point}" for point in points]
-        style = {"size": 7, "line_color": series.colour, "fill_color": series.colour}
-        panel.draw(panel.plot.scatter, series, {"x": xs, "y": ys, "tip": tips}, **style)
+        panel.line(series, [point.tokens for point in points], [point.value for point in points])
+    intervals = ((point.tokens, *_interval(point)) for point in points)
+    bars = [(tokens, low, tokens, high) for tokens, low, high in intervals if low < high]
+    panel.draw("segment", series, ("x0", "y0", "x1", "y1"), bars, line_color=series.colour)
+    tips = [f"{point.curve} after step {point.step:,}: {point}" for point in points]
+    marks = [(float(point.tokens), point.value, tip) for point, tip in zip(points, tips, strict=True)]
+    style = {"size": 7, "line_color": series.colour, "fill_color": series.colour}
+    panel.draw("scatter", series, ("x", "y", "tip"), marks, **style)
 
 
 def _interval(point: ScorePoint) -> tuple[float, float]:
     reach = CONFIDENCE * (point.stderr or 0.0)
     return point.value - reach, point.value + reach
-
-
-def _table(points: Sequence[ScorePoint]) -> Markup:
-    rows = []
-    for point in points:
-        chance = NONE if point.chance is None else f"{point.chance:.3f}"
-        rows.append([point.measure, point.curve, f"{point.step:,}", f"{point.tokens:,}", str(point), chance])
-    headings = ["measure", "phase", "#after step", "#tokens", "#value", "#chance"]
-    return table(headings, rows, "Every measure", grouped=1)

@@ -75,8 +75,9 @@ th,td{padding:4px 12px 4px 0;text-align:left;vertical-align:baseline;border-bott
 thead th{color:var(--ink2);font-weight:500;border-bottom-color:var(--border);vertical-align:bottom}
 tbody th{font-weight:500}.scroll tbody th,.scroll thead th:first-child{position:sticky;left:0;background:var(--page)}
 th.number,td.number{text-align:right;padding-left:10px}
-.best{font-weight:700}.quiet{color:var(--ink3)}.wrap td:not(.number){white-space:normal}
-.recipe td{white-space:normal;min-width:120px}.recipe code{white-space:nowrap;overflow-wrap:normal}
+.best{font-weight:700}.quiet{color:var(--ink3)}
+.wrap td:not(.number),.recipe td{white-space:normal;min-width:140px}
+.recipe code{white-space:nowrap;overflow-wrap:normal}
 [rowspan]{vertical-align:top}
 details{border-bottom:1px solid var(--hair);padding:5px 0;font-size:13.5px}
 summary{cursor:pointer;padding:2px 0}
@@ -100,15 +101,12 @@ details details{margin-left:18px;border:0}
 .bars i{flex:1;background:linear-gradient(to top,var(--branch) var(--dropped),var(--main) var(--dropped))}
 #token{position:sticky;bottom:0;min-height:5.5em;margin-left:0}
 code{font:.92em ui-monospace,"SF Mono",Menlo,Consolas,monospace;overflow-wrap:anywhere}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px;font-size:13.5px;margin:12px 0}
-dt{color:var(--ink2)}
-dd{margin:0;overflow-wrap:anywhere}
 @media screen and (max-width:760px){
 main{padding:22px 16px 48px}h1{font-size:23px}h2{font-size:18px;margin-top:40px}
 .tiles{grid-template-columns:repeat(2,minmax(0,1fr))}
 .tile b{font-size:21px}
 .scroll tbody th{white-space:normal;overflow-wrap:break-word;max-width:45vw}
-dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:8px}details details{margin-left:8px}.sample{margin-left:8px}
+details details{margin-left:8px}.sample{margin-left:8px}
 }
 @media print{
 :root{color-scheme:light}

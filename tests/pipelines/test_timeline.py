@@ -22,7 +22,7 @@ from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.optim.ema import Ema
 from runtime.report.recipe import shares
 from tests.catalogue import check_message
-from tests.runtime.report.drawn import panels
+from tests.runtime.report.drawn import figures
 
 
 def render(*arguments, **named):
@@ -215,7 +215,7 @@ def test_it_is_drawn_on_a_page(steps):
     page = draw("Timeline of tootsie", timelines.timeline_of(steps, {}))
     assert "tokens, and 10 side branches under 11 names.</p>" in page
     assert page.startswith("<!doctype html>") and "learning rate  0 at its first step" in page
-    phases, _, batches, mixture = panels(page)
+    (phases, _, batches), (mixture,) = figures(page)
     assert {"kestrel", "phoenix", "spoonbill_deeper"} <= set(phases.y_range["factors"])
     assert {"starcoderdata", "dclm_baseline"} <= {mark.series for mark in mixture.marks}
     assert {1_024, 4_096} <= {size for mark in batches.marks for size in mark.data["y"]}

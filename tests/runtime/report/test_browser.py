@@ -103,6 +103,12 @@ def plots(shown, title: str, expression: str):
     )
 
 
+def words_of(tip) -> str:
+    return tip.evaluate(
+        "e => [...e.shadowRoot.children].filter(c => c.tagName !== 'STYLE').map(c => c.innerText).join(' ')"
+    )
+
+
 LOSS = "train loss (nats a token)"
 
 
@@ -111,14 +117,34 @@ def test_pointing_at_the_loss_shows_its_exact_value(shown, report):
     shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, canvas["y"] + canvas["height"] * 0.5)
     tip = shown.locator(".bk-Tooltip", has_text="phoenix").first
     tip.wait_for(timeout=5_000)
-    words = tip.evaluate(
-        "e => [...e.shadowRoot.children].filter(c => c.tagName !== 'STYLE').map(c => c.innerText).join(' ')"
-    )
+    words = words_of(tip)
     tokens = int(re.search(r"tokens\s*:?\s*([\d,]+)", words).group(1).replace(",", ""))
     value = float(re.search(r"value\s*:?\s*([\d.]+)", words).group(1))
     curve = next(phase.curve for phase in report.phases if phase.name == "phoenix")
     (row,) = np.flatnonzero(curve.consumed_tokens == tokens)
     assert value == pytest.approx(curve.loss[row], abs=5e-5)
+
+
+def test_pointing_at_the_mixture_shows_the_share_of_a_source(shown, report):
+    figure = shown.locator("#timeline ~ figure").nth(1)
+    figure.scroll_into_view_if_needed()
+    figure.locator(".bk-Canvas").wait_for(timeout=30_000)
+    canvas = figure.locator(".bk-Canvas").bounding_box()
+    shown.mouse.move(canvas["x"] + canvas["width"] * 0.2, canvas["y"] + canvas["height"] * 0.5)
+    tip = shown.locator(".bk-Tooltip", has_text="of sequences").first
+    tip.wait_for(timeout=5_000)
+    share = report.main_line[0].mixture[0].shares["web_pages"]
+    assert f"web_pages: {share:.2%} of sequences" in words_of(tip)
+
+
+def test_the_reason_of_a_drop_is_found_by_clicking(shown, report):
+    stage = next(stage for stage in report.stages if stage.samples)
+    stages = shown.locator("section:has(#filtered) > details", has_text=f"{stage.source}, {stage.stage}:")
+    stages.first.locator("summary").first.click()
+    sample = stage.samples[0]
+    reason = stages.first.locator("details", has_text=f"{sample.reason}:").first
+    reason.locator("summary").click()
+    assert reason.locator("pre").first.inner_text().split() == printable(sample.excerpt).split()
 
 
 def test_an_entry_of_the_legend_hides_and_shows_its_series(shown):
@@ -148,12 +174,17 @@ def test_all_figures_over_tokens_zoom_together_by_drag_and_button(shown):
     wider = plots(shown, LOSS, "plot.x_range.end - plot.x_range.start")
     assert wider == pytest.approx(2 * (end - start)), "linked panels zoom once, however many there are"
     figure.locator("[data-do=in]").click()
+    figure.locator("[data-do=right]").click()
+    assert plots(shown, LOSS, "plot.x_range.start") == pytest.approx((start + end) / 2), "half a window further"
+    assert plots(shown, "learning rate", "plot.x_range.end") == plots(shown, LOSS, "plot.x_range.end")
+    for _ in range(9):
+        figure.locator("[data-do=left]").click()
+    assert plots(shown, LOSS, "plot.x_range.start") == 0, "no further than the run"
     figure.locator("[data-do=reset]").click()
     assert plots(shown, LOSS, "[plot.x_range.start, plot.x_range.end]") == whole
 
 
-def test_the_axis_turns_logarithmic_and_fits_what_is_shown(page, open_page, report):
-    shown = open_page(page)
+def test_the_axis_turns_logarithmic_and_fits_what_is_shown(shown, report):
     figure = figure_of(shown, "loss")
     figure.locator("[data-do=log]").click()
     until(shown, lambda: plots(shown, LOSS, "plot.y_scale.type") == "LogScale")
@@ -161,6 +192,8 @@ def test_the_axis_turns_logarithmic_and_fits_what_is_shown(page, open_page, repo
     figure.locator("[data-do=fit]").click()
     assert plots(shown, LOSS, "plot.y_range.end") > report.phases[0].curve.loss[0]
     assert plots(shown, LOSS, "plot.y_range.start") <= min(phase.curve.loss.min() for phase in report.phases)
+    figure.locator("[data-do=log]").click()
+    until(shown, lambda: plots(shown, LOSS, "plot.y_scale.type") == "LinearScale")
 
 
 def test_the_slider_smooths_and_at_0_does_not(shown):
@@ -186,8 +219,7 @@ def test_the_data_of_a_figure_comes_as_csv(shown, report):
     np.testing.assert_allclose([float(row[3]) for row in found], curve.loss, rtol=1e-7)
 
 
-def test_figures_and_tips_turn_with_the_colour_scheme(page, open_page):
-    shown = open_page(page, color_scheme="light")
+def test_figures_and_tips_turn_with_the_colour_scheme(shown):
     canvas = figure_of(shown, "loss").locator(".bk-Canvas").first.bounding_box()
     colour = "(c => c.value ?? c)(plot.renderers[0].glyph.line_color)"
     assert plots(shown, LOSS, colour) == MAIN
@@ -198,6 +230,8 @@ def test_figures_and_tips_turn_with_the_colour_scheme(page, open_page):
     tip.wait_for(timeout=5_000)
     colours = tip.evaluate("e => { const s = getComputedStyle(e); return [s.backgroundColor, s.color] }")
     assert colours == ["rgb(25, 29, 34)", "rgb(236, 239, 242)"]
+    shown.emulate_media(color_scheme="light")
+    until(shown, lambda: plots(shown, LOSS, colour) == MAIN)
 
 
 def test_axes_count_tokens_in_capital_letters(shown):

@@ -61,7 +61,7 @@ def test_equal_values_give_equal_bytes_whatever_was_drawn_before():
 def test_no_name_or_tip_ends_the_element_that_holds_the_data_or_turns_the_text():
     name = "</script><script>alert(1)</script>\u202e@{y}{safe}"
     panel = Panel(name, Range1d(0, 1), [name])
-    panel.bars(Series(name, MAIN.colour), [name], [0], [1], [name])
+    panel.bars(Series(name, MAIN.colour), [(name, 0, 1, name)])
     text = figure([panel], name, legend=series_of([name]))
     assert text.count("<script") == text.count("</script") == 1 and "\u202e" not in text and "\\u202e" not in text
     (drawn,) = panels(text)
@@ -72,7 +72,7 @@ def test_text_of_a_run_is_in_no_template_of_a_tooltip():
     name = "@{y}{safe}"
     panel = Panel(name, Range1d(0, 1), Range1d(0, 1))
     panel.line(Series(name, MAIN.colour), [0], [1])
-    panel.draw(panel.plot.scatter, Series(name, MAIN.colour), {"x": [0], "y": [1], "tip": [name]})
+    panel.draw("scatter", Series(name, MAIN.colour), ("x", "y", "tip"), [(0, 1, name)])
     templates = [tool.tooltips for tool in panel.plot.toolbar.tools if hasattr(tool, "tooltips")]
     assert len(templates) == 2 and name not in str(templates)
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from runtime.report.heat_map import MOST_CELLS, HeatWindow, Moment, page
+from runtime.report.heat_map import MOST_CELLS, MOST_CELLS_OF_A_REPORT, HeatWindow, Moment, heat_map, page
 
 HOSTILE = "</script><b>\u202e<!--"
 
@@ -55,12 +55,13 @@ def test_the_page_holds_each_prediction():
     assert shown["moments"][1]["likely"] == [[], *[[[" sat", -0.7], [" ran", -0.7]]] * 2]
 
 
-def test_the_hardest_window_comes_first_and_a_template_shows_its_blanks():
-    windows = fill_in_the_blanks()
-    text = page("t", ["now"], windows)
+def test_suspiciously_easy_windows_come_first_then_the_hardest_and_a_template_shows_its_blanks():
+    usual = window("web", ["a", "b", "c"], moment([-1.0, -2.0]))
+    text = page("t", ["now"], [usual, *fill_in_the_blanks()])
     shown = data_of(text)["windows"]
-    assert shown[0]["texts"][0] == "It"
-    for letter in shown[1:]:
+    assert [each["texts"][0] for each in shown] == ["Dear", "Dear", "It", "a"]
+    assert text.count("as easy as text that was trained on") == 2
+    for letter in shown[:2]:
         hard = [word for word, value in zip(letter["texts"], letter["moments"][0]["logProb"], strict=True)
                 if value is not None and value < -1]  # fmt: skip
         assert hard in (["Ada", "5"], ["Alan", "7"])
@@ -81,7 +82,7 @@ def test_a_text_as_easy_as_trained_text_is_marked():
     easy = window("web", ["a", "b", "c"], moment([-0.001, -0.002]))
     hard = window("code", ["a", "b", "c"], moment([-1.0, -2.0]))
     rows = re.findall(r"<tr>.*?</tr>", page("t", ["now"], [easy, hard]), re.DOTALL)
-    assert ["trained" in row for row in rows if "000000" in row] == [False, True]
+    assert ["trained" in row for row in rows if "000000" in row] == [True, False]
 
 
 def test_text_of_strangers_cannot_become_part_of_the_page():
@@ -97,6 +98,13 @@ def test_a_large_page_is_cut_and_says_so():
     assert len(data_of(text)["windows"][0]["texts"]) == MOST_CELLS // 2
     assert len(text) < 5_000_000
     assert f"first {MOST_CELLS // 2:,} tokens" in text
+
+
+def test_the_heat_map_of_a_report_of_25_domains_and_26_phases_keeps_within_its_share():
+    windows = [window(f"domain {i}", ["x"] * 50, *[moment([-1.0] * 49)] * 26) for i in range(25)]
+    made = "".join(heat_map([f"phase {i}" for i in range(26)], windows, MOST_CELLS_OF_A_REPORT))
+    assert {len(each["texts"]) for each in data_of(made)["windows"]} == {MOST_CELLS_OF_A_REPORT // (25 * 26)}
+    assert len(made) < 1_200_000
 
 
 def test_a_window_without_a_moment_stays():
