@@ -31,6 +31,8 @@ from steps.sample import SampleConfig, SampleResult
 LOOK_SECONDS = 4.0
 """The store is read this often, however many pages are open."""
 MOST_ALARMS = 20
+CURVES = """<h2>Curves</h2><p>Bits per byte are those that a phase measured while it trained, the mean of its own \
+sources. The report and <code>runs</code> have those of ema_eval, the mean of all held-out domains.</p>"""
 
 
 class RunPage(PageContent):
@@ -45,7 +47,7 @@ class RunPage(PageContent):
         lines = [line for phase in self._phases for line in phase.lines()]
         self._documents = LiveDocuments(session.store, graph)
         self._batches = LiveBatches(session, graph, self._phases)
-        shown = f"<h2>Curves</h2>{curves(lines, end=1.0, is_live=True)}{batch_page.PLACES}" if lines else ""
+        shown = f"{CURVES}{curves(lines, end=1.0, is_live=True)}{batch_page.PLACES}" if lines else ""
         self.markup = shown + documents_page.live_browser(self._documents.steps)
         self._lock = threading.Lock()
         self._looked = -LOOK_SECONDS

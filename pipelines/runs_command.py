@@ -25,6 +25,7 @@ UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 SORTED_BY = ("finished", "tokens", "loss", "bits_per_byte", "hours", "name")
 MOST_CHANGES, WIDTH_OF_A_CHANGE, MOST_CHARACTERS = 3, 90, 2_000
 NONE = "-"
+BITS_NOTE = "bits/byte: the mean over the held-out domains of ema_eval, of EMA weights where a run keeps them"
 
 
 def _runs(session: Session) -> int:
@@ -103,7 +104,7 @@ def rendered(runs: Sequence[Run], prices: Mapping[str, float], *, with_scores: b
     for run, row in zip(runs, rows, strict=True):
         changes = _changes(run)
         lines += [row, f"  {changes}"] if changes else [row]
-    return "\n".join([*lines, counted(len(runs), "run")])
+    return "\n".join([*lines, counted(len(runs), "run"), BITS_NOTE])
 
 
 def _headings(tasks: Sequence[str], prices: Mapping[str, float]) -> list[str]:
@@ -170,7 +171,7 @@ def page(
         [*_row(run, tasks, prices), str(run.attempts), run.device, run.commit, run.prefix, _changes(run)]
         for run in runs
     ]
-    lead = f"{counted(len(runs), 'run')}, read from the records of the prefixes."
+    lead = f"{counted(len(runs), 'run')}, read from the records of the prefixes; {BITS_NOTE}."
     if comparison is None:
         return document(title, lead, table(headings, rows, "Runs"), scripts=())
     from runtime.report.curve_plots import curves

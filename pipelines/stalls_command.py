@@ -85,7 +85,11 @@ def alarms_in(events: Sequence[Mapping[str, Any]]) -> Iterator[AlarmsOfStep]:
             for name, each in by_monitor.items()
         ]
         rows = [event for event in by_monitor.values() if "row" in event]
-        row = "".join(f"; row {event['row']} ({event['source']}) stood out" for event in rows[:1])
+        row = "".join(
+            f"; row {event['row']} ({event['source']}) stood out with {float(event['row_loss']):.4g} nats a token, the "
+            f"others with {float(event['median_row_loss']):.4g}"
+            for event in rows[:1]
+        )
         # A spike that raised no alarm itself may have come shortly before one that did.
         is_back = any(0 <= step - each <= CONFIRMED_STEPS for each in recovered)
         text = f"{', '.join(parts)}{row}{'; the loss came back' if is_back else ''}"

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import string
 import urllib.parse
 from collections.abc import Callable, Iterable
 from typing import IO, Any
@@ -27,6 +28,7 @@ ENVIRONMENT_NAME = re.compile(rf"TOKEN(?![A-Z])|{OTHER_SECRETS}|signature|_KEY$|
 # Shorter values ("1", "true", "token") are ordinary words.
 SHORTEST_SECRET = 8
 LONGEST_LINE = 1 << 20
+WORD_CHARACTERS = string.ascii_letters + string.digits + string.punctuation
 FINGERPRINT_DIGITS = 12
 QUOTE = r"[bru]{0,2}[\"']"
 # Unquoted values after a quoted name; they stay, so that JSON stays valid.
@@ -154,6 +156,8 @@ class LinesWithoutSecrets:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._incomplete: list[str] = []
+        self._shown = ""
+        """What was written of the incomplete line."""
 
     def write(self, text: str) -> int:
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
@@ -164,14 +168,26 @@ class LinesWithoutSecrets:
             self._incomplete.append(text[end:])
         return len(text)
 
+    def show(self) -> None:
+        """Write the incomplete line so far, except for a last word, which may go on and be a secret."""
+        line = "".join(self._incomplete)
+        self._incomplete = [line]
+        shown = redact(line[: _end_of_words(line)])
+        if len(shown) > len(self._shown) and shown.startswith(self._shown):
+            self._write(shown[len(self._shown) :])
+            self._shown = shown
+
     def close(self) -> None:
         text, self._incomplete = "".join(self._incomplete), []
+        shown, self._shown = self._shown, ""
         if text:
-            self._write(redact(text))
+            whole = redact(text)
+            # Later words may hide earlier ones, as in a pair of name and value.
+            self._write(whole[len(shown) :] if whole.startswith(shown) else f"\n{whole}")
 
 
 class RedactingStream(LinesWithoutSecrets):
-    """A terminal or a pipe that redacts what is printed, line by line; a context manager."""
+    """A terminal or a pipe that redacts what is printed, by lines, or by words where a line is flushed."""
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__(stream.write)
@@ -185,6 +201,7 @@ class RedactingStream(LinesWithoutSecrets):
         self._stream.flush()
 
     def flush(self) -> None:
+        self.show()
         self._stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -204,6 +221,18 @@ def pass_on(source: int, target: int, secrets: Iterable[str]) -> None:
             data = redact(line).encode(errors="replace")
             while data:
                 data = data[os.write(target, data) :]
+
+
+def _end_of_words(line: str) -> int:
+    """Return where the last word of a line begins, or a known secret whose beginning the line ends with."""
+    end = len(line.rstrip(WORD_CHARACTERS))
+    begun = [
+        length
+        for secret in known_secrets()
+        for length in range(1, len(secret))
+        if line.endswith(secret[:length], 0, end)
+    ]
+    return end - max(begun, default=0)
 
 
 def _secret_error(path: str) -> SecretError:

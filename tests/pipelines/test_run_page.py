@@ -104,7 +104,7 @@ def test_curves_span_all_attempts_without_repeated_training_steps(session, graph
 def test_alarms_say_where_they_are_and_which_command_helps(session, graph, trained):
     (alarm,) = RunPage(session, graph).values(None, None)["alarms"]
     assert (alarm["name"], alarm["at"]) == ("kestrel", graph.step("kestrel").config.global_batch_size * 15 * 256)
-    assert "rollback kestrel" in alarm["fix"]
+    assert "rollback kestrel" in alarm["fix"] and "11.67" in alarm["text"]
 
 
 @pytest.fixture
@@ -166,7 +166,8 @@ def test_the_training_step_of_a_number_of_tokens_is_that_after_which_a_run_has_t
 
 def test_an_alarm_whose_loss_came_back_needs_no_rollback(session, graph, trained, tmp_path):
     recovered = {"event": "recovered", "step": 15}
-    odd = {"event": "alarm", "step": 22, "monitor": "low_loss", "figure": 0.1, "limit": 1, "row": 2, "source": "web"}
+    place = {"row": 2, "source": "web", "row_loss": 0.01, "median_row_loss": 4.0}
+    odd = {"event": "alarm", "step": 22, "monitor": "low_loss", "figure": 0.1, "limit": 1, **place}
     log(tmp_path, trained, "3.jsonl", begin(20), {"event": "skipped", "step": 21}, recovered, odd)
     alarm, skipped, other = RunPage(session, graph).values(None, None)["alarms"]
     assert "15" in alarm["text"] and alarm["text"].endswith("came back") and "rollback" not in alarm["fix"]

@@ -7,6 +7,8 @@ from pipelines.stalls_command import alarm_lines
 from runtime.tracking.events import EventLog
 from tests.catalogue import check_message
 
+ROW = {"row": 2, "source": "math", "row_loss": 11.67, "median_row_loss": 3.94}
+
 
 def run(prefix, capsys, *words):
     code = tootsie.main(["stalls", *words, "--prefix", str(prefix)])
@@ -44,8 +46,8 @@ def test_attempts_of_each_phase_add_up_and_are_drawn(tmp_path, capsys):
 def test_each_alarm_is_a_line_with_its_row_and_whether_the_loss_came_back():
     alarm = {"event": "alarm", "figure": 9.5, "limit": 4.25}
     first = [
-        alarm | {"step": 551, "monitor": "grad_norm", "row": 2, "source": "math"},
-        alarm | {"step": 551, "monitor": "loss_spike", "row": 2, "source": "math"},
+        alarm | {"step": 551, "monitor": "grad_norm", **ROW},
+        alarm | {"step": 551, "monitor": "loss_spike", **ROW},
         {"event": "spike", "step": 600, "monitor": "grad_norm"},
     ]
     second = [*first[:1], {"event": "recovered", "step": 551}, alarm | {"step": 900, "monitor": "creep"}]

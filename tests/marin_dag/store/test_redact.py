@@ -1,11 +1,12 @@
 """Redaction: secrets are hidden, and ordinary text is left as it is."""
 
+import io
 import json
 
 import pytest
 
 from marin_dag.run.ray.cluster import dashboard_line
-from marin_dag.store.redact import LinesWithoutSecrets, redact, redact_identity
+from marin_dag.store.redact import LinesWithoutSecrets, RedactingStream, redact, redact_identity
 
 
 @pytest.mark.parametrize(
@@ -103,3 +104,41 @@ def test_many_pieces_are_written_in_order_and_a_progress_bar_at_once():
     assert "".join(written) == "." * 3_000_000 + " --token=***\r 50%\r"
     lines.close()
     assert written[-1] == " 60"
+
+
+def test_a_flushed_line_is_written_word_by_word():
+    out = io.StringIO()
+    with RedactingStream(out) as stream:
+        for piece, shown in (
+            ("The", ""),
+            (" sea", "The "),
+            (" is wi", "The sea is "),
+            ("de, 猫", "The sea is wide, 猫"),
+        ):
+            stream.write(piece)
+            stream.flush()
+            assert out.getvalue() == shown
+        stream.write("\n")
+        assert out.getvalue() == "The sea is wide, 猫\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (("--token=pla", "nted", "-secret on"), "--token=*** on"),
+        (("Bearer ", "plan", "ted-secret"), "Bearer ***"),
+        (("Authorization: Basic ", "planted-secret ", "on"), "Authorization: *** \nAuthorization: Basic *** on"),
+        (("my own ", "word of ", "magic on"), "*** on"),
+        (("my own ", "word"), "my own word"),
+    ],
+)
+def test_a_secret_that_is_flushed_in_pieces_is_hidden(
+    monkeypatch: pytest.MonkeyPatch, pieces: tuple[str, ...], shown: str
+):
+    monkeypatch.setenv("MY_TOKEN", "my own word of magic")
+    out = io.StringIO()
+    with RedactingStream(out) as stream:
+        for piece in pieces:
+            stream.write(piece)
+            stream.flush()
+    assert out.getvalue() == shown
