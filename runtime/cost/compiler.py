@@ -36,7 +36,10 @@ TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc", "tokama
 SOURCES = (
     *("kernels", "model", "optim", "parallel", "platform", "tracking/parts.py", "training/part_norms.py"),
     *("training/train_step.py", "training/eval_step.py"),
-    *(f"evaluation/{name}.py" for name in ("described_programs", "placed_model", "generation", "sampling", "scoring")),
+    *(
+        f"evaluation/{name}.py"
+        for name in ("described_programs", "placed_model", "packing", "generation", "sampling", "scoring")
+    ),
     *("training/objective.py", "training/state.py", "training/kernel_choice.py", "cache_folder.py"),
     *("cost/compile_program.py", "cost/program.py", "cost/products.py", "cost/collectives.py", "cost/faults.py"),
     *("cost/chips.py", "cost/described_devices.py", "cost/request.py", "cost/compiler.py"),
