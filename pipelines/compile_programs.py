@@ -14,7 +14,7 @@ from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.same_fields import filled_from
 from steps.ema_eval import EmaEvalConfig
 from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval
-from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape_of
+from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape_of, tokens_in_cache
 
 Kind = Literal["train", "eval", "validation"]
 """A validation is an evaluation by the run itself, over its own mesh (steps/phase_validation.py)."""
@@ -98,7 +98,7 @@ def scoring_programs(step: Step[Any]) -> Iterator[CompileRequest]:
     """Yield the largest programs of an evaluation on lm-eval's tasks whose model is known, for accelerators."""
     if step.kind is not lm_eval or isinstance(step.resources, Cpu) or evaluated_model(step.config) is None:
         return
-    from runtime.evaluation.generation import CACHED_TOKENS, MOST_SLOTS, slots_and_capacity
+    from runtime.evaluation.generation import MOST_SLOTS, slots_and_capacity
     from runtime.evaluation.packing import row_length
     from runtime.kernels.attention_paged import cache_kernel_of
 
@@ -124,9 +124,11 @@ def scoring_programs(step: Step[Any]) -> Iterator[CompileRequest]:
     )
     yield score
     if any(task.max_new_tokens for task in config.tasks):
-        slots, capacity = slots_and_capacity(longest, MOST_SLOTS, MOST_SLOTS, CACHED_TOKENS)
+        most_tokens = tokens_in_cache(step.resources, model, num_bytes, config.compute_dtype)
+        slots, capacity = slots_and_capacity(longest, MOST_SLOTS, MOST_SLOTS, most_tokens)
         kernel, _ = cache_kernel_of(devices.platform, head_dim=model.head_dim, compute_dtype=config.compute_dtype)
         size = slots * devices.num_devices
+        yield dataclasses.replace(score, step="prefill", sequence_length=capacity, global_batch_size=size)
         yield dataclasses.replace(
             score, step="decode", sequence_length=capacity, global_batch_size=size, attention_kernel=kernel
         )

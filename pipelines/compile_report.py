@@ -22,7 +22,7 @@ from runtime.cache_folder import cache_folder
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import COMPILED, NoCompilerError, outcome_of
 from runtime.cost.faults import faults
-from runtime.cost.request import Compiled, CompileRequest, DoesNotFit, Outcome
+from runtime.cost.request import SCORING_STEPS, Compiled, CompileRequest, DoesNotFit, Outcome
 from runtime.cost.roofline import REACHED_SHARE, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from steps.ema_eval import ema_eval
 
@@ -132,7 +132,7 @@ def _program(request: CompileRequest, outcome: Outcome, users: Sequence[str]) ->
         parameters, rest = _state(request)
         sizes = f"parameters {parameters / 2**20:,.0f} MiB, {_rest_of_state(request)} {rest / 2**20:,.0f} MiB"
         lines.append(f"  of it           {sizes}")
-    return lines if request.step in ("score", "decode") else [*lines, *_speed(request, outcome)]
+    return lines if request.step in SCORING_STEPS else [*lines, *_speed(request, outcome)]
 
 
 def _speed(request: CompileRequest, outcome: Compiled) -> Iterator[str]:

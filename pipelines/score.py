@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from marin_dag.cli import main as command_line
+from marin_dag.cli.session import Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
@@ -24,8 +25,10 @@ from pipelines import recipe
 from pipelines.machines import MACHINES, resources_named
 from pipelines.score_table import print_table, read_published
 from pipelines.scoring import add_argument, generated_code
+from pipelines.tasks_command import NAME, show_tasks
 from runtime.evaluation.definitions import names_in, read_definition
-from runtime.evaluation.suites import TaskSpec
+from runtime.evaluation.registry import groups
+from runtime.evaluation.suites import SUITES, TaskSpec
 from steps.download import DownloadConfig, download
 from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
 from steps.fetch import Fetch, HuggingFaceModel, files_in, model_in
@@ -41,7 +44,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
         read_published(arguments.against)  # before anything runs
     items = None if arguments.items is None else _own_items(arguments.items)
     own = {} if arguments.include_path is None else names_in(Path(arguments.include_path))
-    tasks = [_with_own(task_named(word), own, arguments.items) for word in arguments.tasks.split(",")]
+    tasks = [_entry(word.strip(), own, arguments.items) for word in arguments.tasks.split(",")]
     names = _names(arguments.model)
     resources = Cpu(usable_cpus()) if arguments.on is None else resources_named(arguments.on)
     with generated_code(arguments.run_generated_code):
@@ -61,10 +64,16 @@ def build(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
 
 def task_named(word: str) -> TaskSpec:
     """Return the task that `TASK` or `TASK:SHOTS` names."""
-    task, colon, shots = word.strip().partition(":")
+    task, colon, shots = word.partition(":")
     if colon and not shots.isdecimal():
         raise UserError(f"--tasks {word}: {shots!r} is no number of worked examples; write TASK or TASK:5.")
     return TaskSpec(task, int(shots) if colon else None)
+
+
+def _entry(word: str, own: Mapping[str, Path], items: str | None) -> TaskSpec | Sequence[TaskSpec]:
+    """Return the suite of that name, or the task; a task goes before a suite."""
+    is_suite = word in SUITES and word not in {*groups(), *own}
+    return SUITES[word] if is_suite else _with_own(task_named(word), own, items)
 
 
 def _with_own(spec: TaskSpec, own: Mapping[str, Path], items: str | None) -> TaskSpec:
@@ -127,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options for models, tasks and machines."""
     add = parser.add_argument
     add("--model", action="append", default=[], metavar="FOLDER|hub:ID@REV", help="a model; also as leading words")
-    add("--tasks", metavar="TASK[:SHOTS],...", help="tasks of lm-eval, such as piqa,arc_easy:25")
+    add("--tasks", metavar="TASK[:SHOTS],...", help="tasks of lm-eval, such as piqa,arc_easy:25, or suites")
     add("--limit", type=int, metavar="N", help="only the first N items of each task")
     add("--items", metavar="DIR", help="items of your own, one TASK.jsonl a task, in place of the evaluation package")
     add("--include-path", metavar="DIR", help="tasks of your own: YAML files of lm-eval, with their rows in --items")
@@ -138,11 +147,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_argument(parser)
 
 
+def _list_tasks(session: Session) -> int:
+    parsed = session.parsed
+    return show_tasks(session, session.graph().steps if parsed.model and parsed.tasks else ())
+
+
+TASKS = Command(NAME, "", "list the tasks that can be scored: form, shots, chance, items, suites", _list_tasks)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. If the first word is no command, words before the options are models."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), given))
-    if words and words[0] not in command_line.COMMANDS:
+    if words and words[0] not in {*command_line.COMMANDS, NAME}:
         given = [part for word in words for part in ("--model", word)] + given[len(words) :]
     if arguments is None:
         sys.argv[1:] = given  # printed commands repeat them
@@ -150,6 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         build,
         name="score",
         add_arguments=add_arguments,
+        commands=(TASKS,),
         after_run=print_table,
         argv=None if arguments is None else given,
     )

@@ -1,8 +1,10 @@
 """tasks: list the tasks that a recipe can name, with form, chance, items and missing settings."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from pipelines.output import aligned
 from runtime.evaluation.definitions import GENERATED, read_facts
@@ -22,7 +24,12 @@ FORMS = {"multiple_choice": "choice", GENERATED: "written", "loglikelihood": "li
 
 
 def _tasks(session: Session) -> int:
-    configs = [step.config for step in session.graph().steps if isinstance(step.config, LmEvalConfig)]
+    return show_tasks(session, session.graph().steps)
+
+
+def show_tasks(session: Session, steps: Iterable[Step[Any]]) -> int:
+    """Print the usual tasks, those of the steps' own, and what the steps score; return the exit code."""
+    configs = [step.config for step in steps if isinstance(step.config, LmEvalConfig)]
     num_items = _num_items(session, configs)
     names = sorted({*groups(), *definitions()} - {member for group in groups().values() for member in group})
     own = {task.name: task for config in configs for task in config.tasks if config.own_items is not None}
@@ -62,4 +69,5 @@ def _num_items(session: Session, configs: Iterable[LmEvalConfig]) -> Mapping[str
     return {name: number for record in done for name, number in record.result["num_items"].items()}
 
 
-COMMAND = Command("tasks", "", "list the tasks that a recipe can score: form, shots, chance, items, suites", _tasks)
+NAME = "tasks"
+COMMAND = Command(NAME, "", "list the tasks that a recipe can score: form, shots, chance, items, suites", _tasks)

@@ -17,7 +17,7 @@ from runtime.optim.ema import HOT, Ema
 from steps.download import DownloadResult
 from steps.hf_export import HfExportConfig, HfExportResult
 from steps.joined_mesh import LOST_PEER_ERRORS, check_platform, joined_mesh
-from steps.machine_checks import evaluated_mesh
+from steps.machine_checks import evaluated_mesh, tokens_in_cache
 from steps.phase_checks import imported_by
 from steps.phase_config import TrainPhaseConfig
 from steps.task_inputs import TaskInputs, check_items, task_files
@@ -213,6 +213,7 @@ def _harness(
         end_token_ids=model.end_token_ids,
         template=_template(config, model),
         tokens_per_batch=config.tokens_per_batch,
+        cached_tokens=tokens_in_cache(context.resources, model.config, _num_bytes(model), config.compute_dtype),
         answers=Answers(f"{context.work_path}/answers", context.attempt),
         on_progress=lambda done, total: context.progress(done, total, "requests"),
     )
@@ -231,18 +232,21 @@ def _template(config: LmEvalConfig, model: "ImportedModel") -> "ChatTemplate | N
 
 def _planned_mesh(resources: Resources, model: "ImportedModel") -> "Mesh | None":
     """Return the mesh that a plan has checked and compiled for; None leaves other devices to `PlacedModel`."""
-    import jax
-
     from runtime.parallel.mesh import make_mesh, present_machines
 
     if isinstance(resources, Cpu):
         return None
     check_platform(resources)
-    num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     _, devices = present_machines(resources.num_slices if isinstance(resources, Tpu) else 1)
-    shape = evaluated_mesh(resources, model.config, num_bytes)
+    shape = evaluated_mesh(resources, model.config, _num_bytes(model))
     # In the driver's process (`--backend local`) a step computes on the accelerators that are there.
     return make_mesh(shape, devices) if len(devices) == math.prod(shape) else None
+
+
+def _num_bytes(model: "ImportedModel") -> int:
+    import jax
+
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
 
 
 def write_files(

@@ -7,7 +7,7 @@ from typing import Any
 
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
-from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
+from runtime.cost.chips import GENERATIONS, GIB, GPUS, REACHED_SHARE_OF_PEAK
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.model.config import ModelConfig
@@ -67,11 +67,36 @@ def check_evaluation(phase: Any, config: Any, resources: Resources) -> None:
 
 def evaluated_mesh(resources: Resources, model: ModelConfig, num_bytes: int) -> MeshShape:
     """Return the mesh of a scored model (`PlacedModel`); raise ValueError where the devices cannot share the model."""
-    chip = (GENERATIONS | GPUS).get(devices_on(resources).kind.removeprefix("TPU "))
-    shape = machines_of(resources).layout_with_copies(num_bytes, None if chip is None else chip.hbm_in_bytes).shape
+    memory = memory_of(resources)
+    shape = machines_of(resources).layout_with_copies(num_bytes, memory).shape
     with _naming(resources):
         model.check_divides(copy_size=shape.copy_size, model_axis=1)
+        if memory is not None and num_bytes > memory * shape.copy_size:
+            share = f"{num_bytes / shape.copy_size / GIB:.1f} GiB of each of {shape.copy_size} devices"
+            raise ValueError(
+                f"the parameters take {share}, which have {memory / GIB:.1f} GiB; use more devices, or an export of "
+                "dtype bfloat16."
+            )
     return shape
+
+
+def tokens_in_cache(resources: Resources, model: ModelConfig, num_bytes: int, compute_dtype: str) -> int:
+    """Return the most tokens in the cache of a device that writes text with a scored model; loads JAX."""
+    from runtime.evaluation.device_memory import cached_tokens
+
+    return cached_tokens(
+        model,
+        parameter_bytes=num_bytes,
+        devices_of_a_copy=evaluated_mesh(resources, model, num_bytes).copy_size,
+        memory_in_bytes=memory_of(resources),
+        compute_dtype=compute_dtype,
+    )
+
+
+def memory_of(resources: Resources) -> int | None:
+    """Return the memory of one accelerator that a program gets; None for CPUs and unknown accelerators."""
+    chip = (GENERATIONS | GPUS).get(devices_on(resources).kind.removeprefix("TPU "))
+    return None if chip is None else chip.hbm_in_bytes
 
 
 def devices_on(resources: Resources, *, context_parallel: int = 1) -> Devices:

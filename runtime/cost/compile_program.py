@@ -22,7 +22,7 @@ from runtime.cost.compiler import packages_of
 from runtime.cost.described_devices import as_default, described_devices
 from runtime.cost.products import Products
 from runtime.cost.program import Program
-from runtime.cost.request import REQUEST, Compiled, CompileRequest, to_json
+from runtime.cost.request import REQUEST, SCORING_STEPS, Compiled, CompileRequest, to_json
 from runtime.optim.optimizer import chosen
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh
 from runtime.same_fields import filled_from
@@ -58,7 +58,7 @@ def arguments_of(request: CompileRequest, mesh: Mesh) -> tuple[Any, ...]:
 def compiled_program(request: CompileRequest, mesh: Mesh, *, text_folder: str | None = None) -> Any:
     """Return the compiled step; write its scheduled text below `text_folder`, where there is one."""
     program: Any
-    if request.step in ("score", "decode"):
+    if request.step in SCORING_STEPS:
         # Imported here: other programs do not depend on how an evaluation is run.
         from runtime.evaluation.described_programs import described_program
 

@@ -13,13 +13,16 @@ from runtime.model.architectures import AnyModelConfig
 from runtime.optim.optimizer import ChosenOptimizer, chosen
 from runtime.parallel.mesh_shape import Machines, MeshLayout
 
+SCORING_STEPS = ("score", "prefill", "decode")
+"""Programs that score an exported model."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CompileRequest:
     """A program on one kind of slice: everything that determines what the compiler sees."""
 
-    step: Literal["train", "eval", "score", "decode"]
-    """The last two are those of `evaluation.described_programs`: rows and tokens as batch and sequence."""
+    step: Literal["train", "eval", "score", "prefill", "decode"]
+    """The last three are those of `evaluation.described_programs`: rows and tokens as batch and sequence."""
     slice: str
     """Public name, such as "v4-2048"."""
     num_slices: int
@@ -62,7 +65,7 @@ class CompileRequest:
         """Layout of the mesh on the machines; ValueError where they cannot be shared like that."""
         one = slice_of(self.slice)
         machines = Machines(one.sizes, self.num_slices, one.num_hosts)
-        if self.step in ("score", "decode"):
+        if self.step in SCORING_STEPS:
             return machines.layout_of_copies(one.num_chips // self.replica_parallel)
         return machines.layout(replica=self.replica_parallel, model=self.model_parallel, context=self.context_parallel)
 

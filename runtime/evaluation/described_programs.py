@@ -3,16 +3,18 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.evaluation.generation import advance
+from runtime.evaluation.packing import row_length
 from runtime.evaluation.placed_model import BY_DEVICE, WHOLE, ModelProgram, program_of
 from runtime.evaluation.sampling import DRAW_DTYPES, Draws
 from runtime.evaluation.scoring import hidden_states
-from runtime.model.cache import PackedRows, empty_cache
+from runtime.model.cache import KeyValueCache, PackedRows, empty_cache, filled
 from runtime.model.config import ModelConfig
-from runtime.model.model import abstract_params
+from runtime.model.model import Params, abstract_params
 from runtime.model.placement import parameter_specs, shardings
 from runtime.parallel.mesh import BATCH_AXES, copy_size
 
@@ -23,7 +25,8 @@ def described_program(
     """Return a program and its arguments.
 
     Args:
-        step: "score" runs rows of packed sequences; "decode" one more token of each slot.
+        step: "score" runs rows of packed sequences; "prefill" a row of prompts on each device, beside the cache;
+            "decode" one more token of each slot.
         config: the model's shape.
         mesh: the devices.
         rows: rows, or slots, on all devices.
@@ -43,16 +46,31 @@ def described_program(
         places = shardings(parameter_specs(run.model), mesh)
     params = jax.tree.map(lambda leaf, place: array(place, stored_dtype, *leaf.shape), abstract, places)
     given = params, array(everywhere, np.float32, config.head_dim // 2)
+
+    def packed(rows: int, length: int) -> PackedRows:
+        return PackedRows(*(array(by_device, np.int32, rows, length) for _ in PackedRows._fields))
+
     if step == "score":
-        packed = PackedRows(*(array(by_device, np.int32, rows, length) for _ in PackedRows._fields))
-        return program_of(hidden_states, run, mesh, (BY_DEVICE,), BY_DEVICE), (*given, packed)
+        return program_of(hidden_states, run, mesh, (BY_DEVICE,), BY_DEVICE), (*given, packed(rows, length))
     slots = PartitionSpec(None, BATCH_AXES)
     shapes = jax.eval_shape(
         lambda: empty_cache(config, slots=rows, capacity=length, dtype=np.dtype(compute_dtype), written_out=False)
     )
     cache = jax.tree.map(lambda leaf: array(NamedSharding(mesh, slots), leaf.dtype, *leaf.shape), shapes)
+    if step == "prefill":
+        program = program_of(_prefill_beside, run, mesh, (slots, BY_DEVICE), slots, donated=(0,))
+        return program, (*given, cache, packed(mesh.size, row_length(length)))
     draws = Draws(*(array(by_device, dtype, rows) for dtype in DRAW_DTYPES))
     specs, out = (slots, *(BY_DEVICE,) * 3), (BY_DEVICE, slots)
     program = program_of(advance, run, mesh, specs, out, donated=(0,), static=(("samples", True),))
     numbers = array(by_device, np.int32, rows)
     return program, (*given, cache, numbers, numbers, draws)
+
+
+def _prefill_beside(
+    run: Run, params: Params, frequencies: Any, cache: KeyValueCache, rows: PackedRows
+) -> KeyValueCache:
+    """Put one prompt of the rows into the cache, which is there while they run."""
+    kept = run.model.prefill(params, rows, frequencies, computation=run.computation)[1]
+    first = jnp.int32(0)
+    return filled(cache, kept, first, first, jnp.bool_(True))

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from runtime.evaluation.answers import Answers, answer_key
 from runtime.evaluation.definitions import DEFAULT_MAX_NEW_TOKENS, MAX_NEW_TOKENS_NAMES
-from runtime.evaluation.generation import Generator, Prompt
+from runtime.evaluation.generation import CACHED_TOKENS, Generator, Prompt
 from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.request_tokens import RequestTokens, check_parts
 from runtime.evaluation.sampling import Sampling
@@ -55,6 +55,7 @@ class LlamaHarness(RequestTokens, LM):
         end_token_ids: Collection[int] = (),
         template: ChatTemplate | None = None,
         tokens_per_batch: int = TOKENS_PER_BATCH,
+        cached_tokens: int = CACHED_TOKENS,
         answers: Answers | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
@@ -67,6 +68,7 @@ class LlamaHarness(RequestTokens, LM):
             end_token_ids: tokens that end a text beside EOS.
             template: the model's chat template, if prompts are conversations.
             tokens_per_batch: tokens of a batch on each device.
+            cached_tokens: most tokens in the cache of each device, unless one text needs more.
             answers: what an earlier attempt found, and where new answers are kept.
             on_progress: receives how many requests of a kind are done, of how many.
         """
@@ -78,7 +80,7 @@ class LlamaHarness(RequestTokens, LM):
         self._on_progress = on_progress
         self._max_length = model.config.max_position_embeddings
         self._scorer = Scorer(model, tokens_per_batch=tokens_per_batch, answers=self._answers, on_progress=on_progress)
-        self._generator = Generator(model)
+        self._generator = Generator(model, cached_tokens=cached_tokens)
         self.num_truncated: collections.Counter[str] = collections.Counter()
         """Requests truncated to the model's context, by task."""
 

@@ -37,6 +37,9 @@ _GROUPS = {
 """Group of tasks -> its definitions, and the name of a task, given the name of its file. The score of a group is the
 mean over the items of all its tasks."""
 
+SETTINGS = {"agieval_lsat_ar": '{"fewshot_config": {"doc_to_target": "{{gold[0]}}"}}'}
+"""Settings that replace a definition's: lm-eval 0.4.13 cannot write a worked example whose answer is a list."""
+
 CHOICES = {
     "agieval_lsat_ar": 5,
     "arc_challenge": 4,

@@ -17,7 +17,7 @@ from runtime.evaluation.definitions import (
     read_facts,
     read_group,
 )
-from runtime.evaluation.registry import DefinitionError, definitions, installed, items_of, members
+from runtime.evaluation.registry import SETTINGS, DefinitionError, definitions, installed, items_of, members
 from runtime.evaluation.task import Definition, Task
 
 
@@ -59,7 +59,7 @@ def tasks_of(spec: TaskSpec) -> tuple[Task, ...]:
     """
     root = Path(spec.task).parent if spec.is_own else installed()
     if not spec.is_own and (names := members(spec.task))[0] in definitions():
-        usual = [Definition(name, definitions()[name], items_of(name)) for name in names]
+        usual = [Definition(name, definitions()[name], items_of(name), SETTINGS.get(name, "")) for name in names]
         return (_task(spec, root, spec.task, usual),)
     yaml = Path(spec.task).name if spec.is_own else find_definition(spec.task)
     read = read_definition(root / yaml)

@@ -49,8 +49,19 @@ def test_each_model_is_fetched_and_scored_and_a_plan_writes_nothing(folder, tmp_
     assert {"download/llama", "lm_eval/llama", "download/small", "lm_eval/small", "evaluation_items"} <= {*steps}
     code, steps, _ = planned(capsys, tmp_path, hub, f"{hub}00", f"{folder}/.", "--tasks", "piqa")
     assert {"lm_eval/small", f"lm_eval/small-{COMMIT[:8]}", "lm_eval/llama"} <= {*steps}
+    code, steps, _ = planned(capsys, tmp_path, str(folder), "--tasks", "laptop, mmlu")
+    assert code == 2 and {"lm_eval/llama/arc_easy_0shot-and-10", "lm_eval/llama/mmlu_0shot"} <= {*steps}
     asked = ["why", "lm_eval/llama", "--model", str(folder), "--tasks", "piqa"]
     assert score.main([*asked, "--prefix", str(tmp_path / "runs")]) == 0, "a command of the engine is still a command"
+
+
+def test_tasks_are_listed_without_a_model_and_with_the_own_ones_of_a_folder(folder, tmp_path, capsys):
+    own = write_own_tasks(tmp_path / "own")
+    named = [str(folder), "--include-path", str(own), "--items", str(own / "items"), "--tasks", "animals"]
+    for words, names in (([], {"piqa", "mmlu"}), (["--model", *named], {"piqa", "animals"})):
+        assert score.main(["tasks", *words, "--prefix", str(tmp_path / "runs")]) == 0
+        listed = capsys.readouterr().out
+        assert names <= {line.split()[0] for line in listed.splitlines() if line}
 
 
 def test_names_and_number_of_models_change_no_score(folder, tmp_path):

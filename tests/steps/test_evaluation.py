@@ -20,6 +20,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.context import ALONE
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
+from pipelines.compile_programs import scoring_programs
 from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import token_cache_writer
@@ -29,7 +30,9 @@ from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.architectures import DescriptionError
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training import checkpoint
 from runtime.training.checkpoint_reader import CheckpointError
 from steps.download import DownloadedFile, DownloadResult
@@ -461,6 +464,31 @@ def test_a_plan_refuses_chips_that_cannot_share_a_model_too_large_for_one(items)
     lm_eval.check_on(scoring, Cpu(2))
     with expect_error(ValueError):
         lm_eval.check_on(scoring, Tpu("v6e-8"))
+
+
+SEVENTY_B = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
+
+
+def test_a_70b_in_bfloat16_is_planned_for_eight_chips_with_all_that_they_hold_and_refused_in_float32(items):
+    phase = train_phase("phase", a_training(tokenized(OURS, "web"), model=SEVENTY_B))
+    found = {}
+    for dtype in ("bfloat16", "float32"):
+        writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype=dtype, model_name="large")
+        tasks = (task_of(TaskSpec("piqa")), task_of(TaskSpec("gsm8k")))
+        config = LmEvalConfig(
+            export=hf_export(dtype, writing), items=items, tasks=tasks, limit=None, compute_dtype="bfloat16"
+        )
+        found[dtype] = lm_eval("scores", config, resources=Tpu("v6e-8"))
+    lm_eval.check_on(found["bfloat16"].config, Tpu("v6e-8"))
+    score, prefill, decode = scoring_programs(found["bfloat16"])
+    assert {each.layout.shape for each in (score, prefill, decode)} == {MeshShape(data=8)}
+    assert (score.step, score.global_batch_size, score.sequence_length) == ("score", 8, 8_192)
+    assert [(each.step, each.global_batch_size, each.sequence_length) for each in (prefill, decode)] == [
+        ("prefill", 8 * 2, 8_192), ("decode", 8 * 2, 8_192),
+    ]  # fmt: skip
+    with expect_error(ValueError):
+        lm_eval.check_on(found["float32"].config, Tpu("v6e-8"))
+    lm_eval.check_on(found["float32"].config, Tpu("v6e-16"))
 
 
 @pytest.mark.parametrize("kind", [ema_eval, lm_eval])

@@ -308,7 +308,8 @@ def test_tokamax_kernels_keep_products_without_recomputing_and_make_no_mask():
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("slice_name", "step", "replica"), [("v6e-4", "score", 4), ("v6e-4", "decode", 1), ("1 x H100", "decode", 1)]
+    ("slice_name", "step", "replica"),
+    [("v6e-4", "score", 4), ("v6e-4", "prefill", 1), ("v6e-4", "decode", 1), ("1 x H100", "decode", 1)],
 )
 def test_programs_of_an_evaluation_compile_and_copy_no_cache(slice_name, step, replica):
     num_rows, chips = 64 * slice_of(slice_name).num_chips, slice_of(slice_name).num_chips
@@ -319,9 +320,23 @@ def test_programs_of_an_evaluation_compile_and_copy_no_cache(slice_name, step, r
     compiled, _ = outcome_of(request)
     assert isinstance(compiled, Compiled)
     cache = 2 * 2 * MODEL.num_hidden_layers * MODEL.num_key_value_heads * MODEL.head_dim * num_rows // chips * 512
-    if step == "decode":
+    if step != "score":
         assert (
             compiled.argument_size_in_bytes
             > cache
             > 2 * (compiled.peak_memory_in_bytes - compiled.argument_size_in_bytes)
         )
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("step", ["score", "prefill", "decode"])
+def test_a_70b_is_scored_and_writes_text_on_eight_chips(step):
+    model = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
+    memory, rows = slice_of("v6e-8").generation.hbm_in_bytes, 8 if step == "score" else 16
+    kernel = "paged_tpu" if step == "decode" else "chunked"
+    request = Request(
+        step, "v6e-8", 1, model, 8_192, rows, 0, "bfloat16", kernel, "none", remat="none", stored_dtype="bfloat16"
+    )
+    compiled, _ = outcome_of(request)
+    assert isinstance(compiled, Compiled)
+    assert 2 * model.num_parameters / 8 < compiled.argument_size_in_bytes < compiled.peak_memory_in_bytes < memory

@@ -59,6 +59,30 @@ ROWS = {
     **{f"mmlu_{subject}": mmlu for subject in ("astronomy", "high_school_biology", "world_religions")},
 }  # fmt: skip
 
+OF_SUITES = {
+    **ROWS,
+    "agieval_lsat_ar": lambda n: {"query": f"Who {n}? A:", "choices": [f"({c}) {n}" for c in "ABCDE"], "gold": [n % 5]},
+    "bbh_cot_fewshot_navigate": lambda n: {"input": f"Turn {n} times.", "target": "2"},
+    "gsm8k": ROWS["gsm8k_cot"],
+    "hendrycks_math_algebra": lambda n: {
+        "problem": f"{n} + {n}?", "solution": f"It is $\\boxed{{{2 * n}}}$.", "level": "Level 1", "type": "Algebra",
+    },
+    "humaneval": lambda n: {
+        "prompt": "def add(a, b):\n", "test": "def check(f):\n    assert f(1, 2) == 3\n", "entry_point": "add",
+    },
+    "leaderboard_mmlu_pro": lambda n: {
+        "question": f"How many are {n}?", "options": list("0123456789"), "answer": "B", "answer_index": 1,
+    },
+    "mbpp": lambda n: {"text": "Add two.", "code": "", "test_list": ["assert add(1, 2) == 3"] * 3},
+    "nq_open": lambda n: {"question": f"how many are {n}", "answer": ["2", "two"]},
+    "triviaqa": lambda n: {"question": f"How many are {n}", "answer": {"aliases": ["2", "two"]}},
+    "wsc273": lambda n: {
+        "text": f"The fox {n} chased the dog since it was quick.", "pronoun": "it", "pronoun_loc": 32,
+        "quote": "it was", "options": ["The fox", "The dog"], "label": n % 2,
+    },
+}  # fmt: skip
+"""A row of each task of the suites, or of one of its group."""
+
 
 def write_files(folder: Path) -> TaskFiles:
     """Write a jsonl file for each task, and worked examples for MMLU."""

@@ -1,8 +1,10 @@
 """Suites name real definitions, at the shots of the published recipe."""
 
 import json
+import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from lm_eval.tasks._yaml_loader import load_yaml
@@ -10,8 +12,11 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from runtime.evaluation.definitions import find_definition, read_definition, read_facts
 from runtime.evaluation.harness import generation_request
 from runtime.evaluation.registry import CHOICES, DefinitionError, definitions, groups, installed, members
+from runtime.evaluation.run_tasks import run_tasks
 from runtime.evaluation.suites import CORE_TASKS, MMLU_TASKS, SUITES, TaskSpec, tasks_of
+from runtime.evaluation.tasks import TaskFiles
 from tests.catalogue import expect_error
+from tests.runtime.evaluation.rows import OF_SUITES, task_of
 
 
 def test_every_listed_definition_is_in_the_installed_package_under_its_name():
@@ -35,6 +40,41 @@ def test_a_suite_has_legal_shots_and_no_task_twice(suite):
         is_choice = facts[0].output_type == "multiple_choice"
         assert is_choice == (task.name in CHOICES or facts[0].num_choices is not None), task.name
         assert task.runs_code == (suite == "code")
+
+
+TEXTS = {
+    "bbh_cot_fewshot_navigate": "So the answer is 2.", "hendrycks_math_algebra": "It is $2$.",
+    "nq_open": "Two", "triviaqa": "two", "humaneval": "    return a + b\n",
+    "mbpp": "def add(a, b):\n    return a + b\n",
+}  # fmt: skip
+"""Right answers of item 1; other tasks that write text take TEXT."""
+TEXT = "The answer is 2.\n#### 2"
+
+
+def test_every_task_of_every_suite_runs_at_its_shots_with_its_metric(tmp_path):
+    files, num_rows = {}, 12  # more than the most worked examples
+    for name, row in OF_SUITES.items():
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row(number)) + "\n" for number in range(num_rows)))
+        files[name] = str(path)
+    harness = SimpleNamespace(
+        num_truncated={}, rank=0, world_size=1, check_generation=lambda *_: None,
+        loglikelihood=lambda asked: [(-float(len(each.args[1])), False) for each in asked],
+        generate_until=lambda asked: [TEXTS.get(each.task_name.rpartition("_")[0], TEXT) for each in asked],
+    )  # fmt: skip
+    specs = dict.fromkeys(spec for suite in SUITES.values() for spec in suite if spec.task != "ifeval")
+    tasks = [task_of(spec) for spec in specs]
+    unique = list({task.label: task for task in tasks}.values())
+    run = run_tasks(lambda: harness, unique, TaskFiles(files), limit=2, run_generated_code=True)
+    assert {(score.task, score.num_fewshot) for score in run.scores} == {
+        (task.name, task.num_fewshot) for task in unique
+    }
+    for score in run.scores:
+        assert score.num_items == (6 if score.task in ("mmlu", "mmlu_continuation") else 2), score
+        if score.chance is None and score.task != "lambada_openai":
+            assert score.value >= 0.5, score
+    prompt = next(sample["requests"][0][0] for sample in run.samples if sample["task"] == "agieval_lsat_ar_3shot")
+    assert len(re.findall(r"A: \([A-E]\) \d", prompt)) == 3
 
 
 def test_facts_are_those_that_lm_eval_reads():

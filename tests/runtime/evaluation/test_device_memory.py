@@ -1,0 +1,44 @@
+"""A cache is as large as a device can hold beside the parameters, what it gathers of them, and a row of prompts."""
+
+import pytest
+
+from pipelines.scales import EIGHT_B
+from runtime.cost.chips import GENERATIONS, GIB
+from runtime.evaluation.device_memory import USABLE_SHARE, cached_tokens
+from runtime.evaluation.generation import CACHED_TOKENS, slots_and_capacity
+from runtime.model.config import ModelConfig
+from runtime.model.llama.config import LlamaConfig
+
+SEVENTY_B = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
+COMPILED = {"prefill": 5.07e9, "decode": 3.15e9}
+"""Peak beside parameters and cache of its programs for a v6e-8, whatever the slots of 8,192 tokens (jax 0.10.2, in
+November 2026; `test_a_70b_is_scored_and_writes_text_on_eight_chips` compiles them)."""
+
+
+def tokens(config: ModelConfig, generation: str, devices: int, item_bytes: int = 2) -> int:
+    return cached_tokens(
+        config, parameter_bytes=item_bytes * config.num_parameters, devices_of_a_copy=devices,
+        memory_in_bytes=GENERATIONS[generation].hbm_in_bytes, compute_dtype="bfloat16",
+    )  # fmt: skip
+
+
+def test_a_70b_writes_text_on_eight_chips() -> None:
+    memory, share = GENERATIONS["v6e"].hbm_in_bytes, 2 * SEVENTY_B.num_parameters / 8
+    found = tokens(SEVENTY_B, "v6e", 8)
+    slots, capacity = slots_and_capacity(SEVENTY_B.max_position_embeddings, 32, 32, found)
+    assert (slots, capacity) == (2, 8_192)
+    of_token = 2 * 2 * SEVENTY_B.num_hidden_layers * SEVENTY_B.num_key_value_heads * SEVENTY_B.head_dim
+    beside = share + max(COMPILED.values())
+    assert beside + slots * capacity * of_token < 0.85 * memory
+    assert beside + CACHED_TOKENS * of_token > USABLE_SHARE * memory, "the usual cache leaves nothing"
+
+
+@pytest.mark.parametrize(("generation", "devices", "item_bytes"), [("v6e", 1, 2), ("v6e", 2, 4), ("v5p", 1, 2)])
+def test_an_8b_has_the_usual_cache(generation: str, devices: int, item_bytes: int) -> None:
+    assert tokens(EIGHT_B.model, generation, devices, item_bytes) == CACHED_TOKENS
+
+
+def test_a_cpu_has_the_usual_cache_and_a_full_device_one_token() -> None:
+    given = {"parameter_bytes": 31 * GIB, "devices_of_a_copy": 1, "compute_dtype": "bfloat16"}
+    assert cached_tokens(SEVENTY_B, memory_in_bytes=None, **given) == CACHED_TOKENS
+    assert cached_tokens(SEVENTY_B, memory_in_bytes=31 * GIB, **given) == 1
