@@ -39,7 +39,8 @@ SOURCES = (
     "evaluation/described_programs.py", "evaluation/generation.py", "evaluation/packing.py",
     "evaluation/placed_model.py", "evaluation/sampling.py", "evaluation/scoring.py", "kernels", "model",
     "optim", "parallel", "platform", "same_fields.py", "tracking/parts.py", "training/eval_step.py",
-    "training/kernel_choice.py", "training/objective.py", "training/part_norms.py", "training/state.py", "training/train_step.py",
+    "training/kernel_choice.py", "training/objective.py", "training/part_norms.py", "training/state.py",
+    "training/train_step.py",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = {"tpu": ROOT / ".venv-libtpu", "gpu": ROOT / ".venv-cuda"}
