@@ -19,7 +19,9 @@ from typing import IO, Any
 from marin_dag.errors import UserError
 
 HIDDEN = "***"
-OTHER_SECRETS = r"secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credentials?"
+OTHER_SECRETS = (
+    r"secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|account[_-]?key|credentials?"
+)
 # Many tokens are no secrets: `num_tokens=12`, `eos_token=2`.
 TOKENS = r"(?:(?<![\w-])|--|x-[\w-]{1,40}-|(?:auth|access|api|bearer|refresh|security|session|hf)[_-]?)token"
 SECRET_NAME = rf"(?:{TOKENS}|{OTHER_SECRETS}|signature|(?<=[?&])(?:sig|key))"
@@ -33,29 +35,40 @@ FINGERPRINT_DIGITS = 12
 QUOTE = r"[bru]{0,2}[\"']"
 # Unquoted values after a quoted name; they stay, so that JSON stays valid.
 NO_JSON = r"(?!null\b|true\b|false\b|none\b|nan\b|-?\d|-?infinity\b|[\[{(])"
+KEY_BEGIN = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+OPEN_KEY = re.compile(rf"{KEY_BEGIN}(?!.*-----END)", re.DOTALL)
+LINE_OF_KEY = re.compile(r"[A-Za-z0-9+/=]{0,100}|(?:Proc-Type|DEK-Info|Version|Comment): .{0,100}")
 # The first group of each match stays. Names in the patterns have a longest length, or a line of 100 kB takes minutes.
 URL_PATTERNS = (
-    re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s:@\"']*:[^/\s@\"']+(?=@)", re.IGNORECASE),
+    re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s:@\"']*:[^/\s\"']+(?=@)", re.IGNORECASE),
     re.compile(r"(\b(?:https?|ftp)://)[^/\s@\"']+(?=@)", re.IGNORECASE),
 )
 PATTERNS = (
     re.compile(r"(\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[\w-]+\s+)?)[^\s\"',}]+", re.IGNORECASE),
     re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"(\b(?:set-)?cookie[\"']?\s*:\s*[\"']?)[^\"'\n]+", re.IGNORECASE),
+    # A quoted value may hold spaces. Within a quoted text its own quotes are escaped, too.
+    re.compile(rf"({SECRET_NAME}[\"']?\s*[=:]\s*{QUOTE})(?:\\.|[^\"'\\\n])+", re.IGNORECASE),
+    re.compile(rf"({SECRET_NAME}(?:\\{{1,8}}[\"'])?\s*[=:]\s*\\{{1,8}}[\"'])[^\"'\\\n]+", re.IGNORECASE),
+    re.compile(rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*{NO_JSON}|\s*[=:]\s*))(?!{QUOTE})[^\s\"'&,;\\]+", re.IGNORECASE),
+    re.compile(rf"(<(?:{TOKENS}|{OTHER_SECRETS})>)[^<\n]+", re.IGNORECASE),
+    re.compile(rf"(--(?:token|{OTHER_SECRETS})\s+(?:{QUOTE})?)(?!-)[^\s\"']{{{SHORTEST_SECRET},}}", re.IGNORECASE),
     re.compile(
-        rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*(?:{QUOTE}|{NO_JSON})|\s*[=:]\s*(?:{QUOTE})?))[^\s\"'&,;]+", re.IGNORECASE
+        r"(\b)(?:hf_[A-Za-z0-9]{16,}|(?:api_org_|npm_|dop_v1_|[sr]k_(?:live|test)_|gh[pousr]_|github_pat_|glpat-"
+        r"|xox[abeprs]-|xapp-|AIza|ya29\.|GOCSPX-|pypi-AgEI|hvs\.|AGE-SECRET-KEY-1)[\w-]{8,}|dapi[0-9a-f]{32}"
+        r"|SG\.[\w-]{16,}\.[\w-]{16,})"
     ),
-    re.compile(r"(\b)(?:hf_[A-Za-z0-9]{16,}|(?:ghp_|github_pat_|glpat-|xox[bp]-|AIza|ya29\.)[\w-]{8,})"),
     re.compile(r"(\b)sk-(?=[\w-]{0,100}\d)[\w-]{16,}"),
     re.compile(r"(\b)eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"),
-    re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).+?(?=-----END|\Z)", re.DOTALL),
+    re.compile(rf"({KEY_BEGIN}).+?(?=-----END|\Z)", re.DOTALL),
 )
 # Characters of user and password in a URL; an @ after others may belong to a query or to another word.
 USER = re.compile(r"[\w.~!$&'*+=:%-]+")
 URL = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^\s\"'<>]+", re.IGNORECASE)
-# Every pattern needs one of these; most values of a config contain none.
+# Every pattern needs one of these; most values of a config and most lines of a log contain none.
 SUSPICIOUS = re.compile(
-    rf"://|authorization|bearer|cookie|token|{OTHER_SECRETS}|signature|hf_|ghp_|github_|glpat-|xox|AIza|ya29|sk-|eyJ|BEGIN",
+    rf"://|authorization|bearer|cookie|token|{OTHER_SECRETS}|signature|hf_|api_org_|npm_|dop_v1_|[sr]k_|gh[pousr]_"
+    r"|github_|glpat-|xox|xapp-|AIza|ya29|GOCSPX|pypi-|hvs\.|AGE-|dapi|SG\.|sk-|eyJ|BEGIN|[?&](?:sig|key)\b",
     re.IGNORECASE,
 )
 # A shorter value, as in `signature=0`, is another parameter.
@@ -76,6 +89,8 @@ def redact(text: str) -> str:
     """Return `text` without values of secret environment variables and without what looks like a secret."""
     for secret in known_secrets():
         text = text.replace(secret, HIDDEN)
+    if not SUSPICIOUS.search(text):
+        return text
     for pattern in (*URL_PATTERNS, *PATTERNS):
         text = pattern.sub(rf"\g<1>{HIDDEN}", text)
     return text
@@ -150,11 +165,29 @@ def known_secrets() -> tuple[str, ...]:
     return _secrets_of(frozenset(os.environ.items()), _remembered)
 
 
+class Redaction:
+    """Redacts the lines of a text in their order: a private key ends lines after it began."""
+
+    def __init__(self) -> None:
+        self.is_in_key = False
+
+    def __call__(self, text: str) -> str:
+        lines = text.splitlines(keepends=True) if self.is_in_key else [text]
+        while self.is_in_key and lines:
+            self.is_in_key = LINE_OF_KEY.fullmatch(lines[0].strip()) is not None
+            if self.is_in_key:
+                lines.pop(0)
+        text = "".join(lines)
+        self.is_in_key = self.is_in_key or OPEN_KEY.search(text) is not None
+        return redact(text)
+
+
 class LinesWithoutSecrets:
     """Collects text until a line is complete, so that a secret in two pieces is hidden; CR ends a line, too."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
+        self._redact = Redaction()
         self._incomplete: list[str] = []
         self._shown = ""
         """What was written of the incomplete line."""
@@ -170,6 +203,8 @@ class LinesWithoutSecrets:
 
     def show(self) -> None:
         """Write the incomplete line so far, except for a last word, which may go on and be a secret."""
+        if self._redact.is_in_key:
+            return
         line = "".join(self._incomplete)
         self._incomplete = [line]
         shown = redact(line[: _end_of_words(line)])
@@ -180,8 +215,7 @@ class LinesWithoutSecrets:
     def close(self) -> None:
         text, self._incomplete = "".join(self._incomplete), []
         shown, self._shown = self._shown, ""
-        if text:
-            whole = redact(text)
+        if text and (whole := self._redact(text)):
             # Later words may hide earlier ones, as in a pair of name and value.
             self._write(whole[len(shown) :] if whole.startswith(shown) else f"\n{whole}")
 
@@ -216,9 +250,10 @@ def pass_on(source: int, target: int, secrets: Iterable[str]) -> None:
     """Copy lines from one descriptor to another without secrets, those given among them; close the first one."""
     for secret in secrets:
         _remember(secret)
+    redacted = Redaction()
     with open(source, encoding="utf-8", errors="replace", newline="") as lines:
         for line in iter(lambda: lines.readline(LONGEST_LINE), ""):
-            data = redact(line).encode(errors="replace")
+            data = redacted(line).encode(errors="replace")
             while data:
                 data = data[os.write(target, data) :]
 
@@ -299,5 +334,7 @@ def _secrets_of(environment: frozenset[tuple[str, str]], remembered: frozenset[s
     found = {value for name, value in environment if ENVIRONMENT_NAME.search(name) and len(value) >= SHORTEST_SECRET}
     # The path of a secret is not secret, and hiding paths would make logs useless.
     found = {value for value in found if not value.startswith("/")} | remembered
-    found |= {urllib.parse.quote(value, safe="") for value in found}
+    # Output comes line by line, and in JSON and `repr` some characters are escaped.
+    found |= {line.strip() for value in found for line in value.splitlines() if len(line.strip()) >= SHORTEST_SECRET}
+    found |= {urllib.parse.quote(value, safe="") for value in found} | {json.dumps(value)[1:-1] for value in found}
     return tuple(sorted(found, key=len, reverse=True))

@@ -98,9 +98,12 @@ class Encoder:
                 self.reason = f"tiktoken would make other ids: {error}"
 
     def _use_tiktoken(self, ranks: Ranks, num_threads: int) -> None:
-        self._fast = tiktoken.Encoding(
-            "converted", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
-        )  # no special tokens: text that spells one is text
+        try:
+            self._fast = tiktoken.Encoding(
+                "converted", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
+            )  # no special tokens: text that spells one is text
+        except ValueError as error:  # the two libraries have different dialects of regular expressions
+            raise NotConvertibleError(f"its pattern is none that tiktoken reads ({error})") from error
         # tiktoken knows no added tokens, so a text that spells one is left to tokenizers.
         self._added = re.compile("|".join(map(re.escape, ranks.added_texts))) if ranks.added_texts else None
         self.library, self.reason = "tiktoken", "tiktoken makes the same ids"

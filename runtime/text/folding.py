@@ -2,7 +2,7 @@
 
 - A word is a run of letters, marks and digits. All other characters separate words, so that apostrophes, dashes and
   spaces of all kinds are alike.
-- A character of a script that is written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) is a word.
+- A character of a script that is written without spaces (`runtime.text.unspaced`) is a word.
 - Letters have no case (ß is ss) and are in compatibility decomposition (NFKD, UAX #15): é is the same from one code
   point or two, ﬁ is fi, and letters of full width are plain ones.
 - Letters of Cyrillic, Greek and Armenian that look like a Latin one are that one.

@@ -1,7 +1,7 @@
 """Scripts written without spaces: their characters, and about how many of them make a word.
 
-The numbers are round averages of written language: 1.5 ideographs, 2 kana, and 3 letters of Thai, Lao, Burmese and
-Khmer, whose vowel signs and tone marks are marks and not letters. A word count from them is an estimate.
+The numbers are round averages of written language: 1.5 ideographs, 2 kana, 3 letters of Thai, Lao, Burmese and Khmer,
+and 4 of Tibetan; vowel signs, tone marks and subjoined letters are marks. A word count from them is an estimate.
 """
 
 import functools
@@ -11,8 +11,9 @@ import numpy as np
 
 CHARACTERS_PER_WORD = (
     (1.5, ((0x2E80, 0x2FE0), (0x3005, 0x3008), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00))),
-    (2.0, ((0x3041, 0x3100), (0x31F0, 0x3200))),
+    (2.0, ((0x3041, 0x3100), (0x31F0, 0x3200), (0xFF66, 0xFFA0))),
     (3.0, ((0x0E01, 0x0E5C), (0x0E80, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800))),
+    (4.0, ((0x0F40, 0x0FC0),)),
 )
 """Scripts, with ranges of code points below the supplementary planes."""
 IDEOGRAPH_PLANES = (0x20000, 0x40000)

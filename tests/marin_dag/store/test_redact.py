@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 
 import pytest
 
@@ -20,7 +21,21 @@ from marin_dag.store.redact import LinesWithoutSecrets, RedactingStream, redact,
         '{"access_token": "planted-secret"}',
         "--password planted-secret".replace(" ", "="),
         "--token=planted-secret",
+        "--password planted-secret",
+        "--api-key 'planted-secret'",
         "hf_plantedsecret0123",
+        "gho_planted0123456789",
+        "xapp-1-planted-0123",
+        "GOCSPX-planted0123",
+        "sk_live_planted0123",
+        "SG.planted0123456789.planted0123456789",
+        "AccountKey=planted0123==;EndpointSuffix=core",
+        "password='correct planted staple'",
+        'passphrase: "a \\"planted\\" word"',
+        r"{\"password\": \"planted\", \"n\": 1}",
+        "<password>planted</password>",
+        "postgres://user:p@planted@host/db",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\nplanted\n-----END PGP PRIVATE KEY BLOCK-----",
     ],
 )
 def test_text_like_a_secret_is_hidden(text: str):
@@ -32,6 +47,23 @@ def test_the_value_of_a_secret_variable_is_hidden_everywhere(monkeypatch: pytest
     assert redact("posting 0123456789abcdef to the server") == "posting *** to the server"
 
 
+def test_a_secret_of_several_lines_or_with_quotes_is_hidden_in_each_form(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DEPLOY_PASSWORD", 'one "planted" line\nanother planted\\line')
+    for text in ('saw one "planted" line', "saw another planted\\line", json.dumps(os.environ["DEPLOY_PASSWORD"])):
+        assert "planted" not in redact(text)
+
+
+def test_a_private_key_that_comes_line_by_line_is_hidden_and_what_follows_is_not():
+    key = ["-----BEGIN RSA PRIVATE KEY-----\n", "Proc-Type: 4,ENCRYPTED\n", "\n", "planted+/01\n", "planted==\n"]
+    end = "-----END RSA PRIVATE KEY-----\n"
+    for last in (end, "loss 2.5 at step 7\n"):
+        written: list[str] = []
+        lines = LinesWithoutSecrets(written.append)
+        for line in [*key, last, "planted after it\n"]:
+            lines.write(line)
+        assert "".join(written) == f"-----BEGIN RSA PRIVATE KEY-----***{last}planted after it\n"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -41,6 +73,8 @@ def test_the_value_of_a_secret_variable_is_hidden_everywhere(monkeypatch: pytest
         "eos_token=2",
         "step phoenix failed at gs://bucket/a:b",
         "key 3 of 4",
+        "pass --token to the command",
+        "SG.1 of sk_test and npm_config",
     ],
 )
 def test_ordinary_text_is_unchanged(text: str):
@@ -67,7 +101,7 @@ def test_a_permission_leaves_no_trace_in_an_identity():
     assert "p?ss" not in redact("https://me:p?ss@host/x") + redact_identity("https://me:p?ss@host/x")
 
 
-@pytest.mark.parametrize("piece", ["ab-", "x-", "a.b ", "sk ", "sk-", "token "])
+@pytest.mark.parametrize("piece", ["ab-", "x-", "a.b ", "sk ", "sk-", "token ", "--token ", "SG.", "-----BEGIN "])
 def test_a_line_of_half_a_megabyte_is_unchanged(piece: str):
     """It would take hours if each possible start of a name were matched to the end."""
     text = piece * (2**19 // len(piece))
@@ -122,6 +156,9 @@ def test_a_flushed_line_is_written_word_by_word():
         assert out.getvalue() == "The sea is wide, 猫\n"
 
 
+BEGIN = "-----BEGIN PRIVATE KEY-----"
+
+
 @pytest.mark.parametrize(
     ("pieces", "shown"),
     [
@@ -130,6 +167,7 @@ def test_a_flushed_line_is_written_word_by_word():
         (("Authorization: Basic ", "planted-secret ", "on"), "Authorization: *** \nAuthorization: Basic *** on"),
         (("my own ", "word of ", "magic on"), "*** on"),
         (("my own ", "word"), "my own word"),
+        ((f"{BEGIN}\n", "plan", "ted+1\n", "-----END PRIVATE KEY-----\n"), f"{BEGIN}***-----END PRIVATE KEY-----\n"),
     ],
 )
 def test_a_secret_that_is_flushed_in_pieces_is_hidden(

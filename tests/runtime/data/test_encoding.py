@@ -149,9 +149,17 @@ def test_a_token_that_is_not_merged_back_is_not_converted():
     assert b"abcd" in ranks_of(plain_document(json.dumps(small))).mergeable_ranks
 
 
-def test_a_tokenizer_that_tiktoken_cannot_run_is_run_by_tokenizers(document, tmp_path):
-    encoder = encoder_of(tmp_path, changed(document, normalizer={"type": "Lowercase"}))
+@pytest.mark.parametrize("kind", ["normalizer", "pattern"])
+def test_a_tokenizer_that_tiktoken_cannot_run_is_run_by_tokenizers(document, tmp_path, kind):
+    grapheme = {"type": "Split", "pattern": {"Regex": r"\X"}, "behavior": "Isolated", "invert": False}
+    whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    changes = {
+        "normalizer": {"normalizer": {"type": "Lowercase"}},
+        "pattern": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [grapheme, whole]}},
+    }
+    encoder = encoder_of(tmp_path, changed(document, **changes[kind]))
     assert encoder.library == "tokenizers"
+    assert len(encoder.encode(["e\u0301"]).ids[0])
     check_message(encoder.reason)
 
 
