@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.import_time import written
+from marin_dag.code.objects import written
 from marin_dag.code.references import Aspect, Reference, source_text
 from marin_dag.code.sources import ENGINE, Place, Sources
 from marin_dag.code.summary import EFFECTS, Scanned
@@ -151,12 +151,22 @@ class Closures:
     def _reached(self, start: Iterable[Place]) -> _Reached:
         pending = list(start)
         reached = _Reached()
-        while pending:
+        unheld: list[Place] = []
+        while pending or unheld:
+            if not pending:
+                # A schema of a config shows the classes that its type allows, too.
+                makes_schema = any(scanned.reads.documentation for scanned in reached.all_scans())
+                pending = [each._replace(aspect=Aspect.FULL) for each in unheld] if makes_schema else []
+                unheld = []
+                continue
             place = pending.pop()
+            if place.aspect is Aspect.TYPE and self._is_schema(place):
+                place = place._replace(aspect=Aspect.FULL)
             if place in reached.scans:
                 continue
             pending.extend(self._load(place.module, reached.loaded))
             if place.name != EFFECTS and self._is_class_of_a_type(place):
+                unheld.append(place)
                 continue
             trace = self._traces.of(place.module)
             if place.name == EFFECTS:
@@ -175,14 +185,30 @@ class Closures:
         reached.opaque.update(scanned.opaque)
         for name in scanned.loads:
             yield from self._load(name, reached.loaded)
+        for name in scanned.guarded:
+            yield from self._all_of(name)
         for reference in (*scanned.references, *self._named_by_texts(scanned)):
             yield from self._load(reference.target.module, reached.loaded)
             yield from self.sources.resolve(reference, reached.opaque)
         if scanned.reads.files or scanned.reads.paths:
             self._add_files(place, scanned, reached)
 
+    def _all_of(self, name: str) -> Iterator[Place]:
+        """Yield all that a module executes when it is imported."""
+        module = self.sources.module(name) if self.sources.is_first_party(name) else None
+        if module is not None:
+            yield from (Place(name, each, Aspect.FULL) for each in module.definitions if each != SCRIPT)
+            if self._traces.of(name) is not None:
+                yield Place(name, EFFECTS, Aspect.FULL)
+
     def _is_class_of_a_type(self, place: Place) -> bool:
         return place.aspect is Aspect.TYPE and self.sources.definition(place).is_class
+
+    def _is_schema(self, place: Place) -> bool:
+        """Return whether a class, or one of its bases, decides how models read or write other values."""
+        definition = self.sources.definition(place)
+        bases = [each for base in definition.bases for each in self.sources.resolve(base, set())]
+        return definition.is_schema or any(each != place and self._is_schema(each) for each in bases)
 
     def _load(self, module: str, loaded: set[str]) -> Iterator[Place]:
         """Yield what importing a module does that other code can see, and importing all that it imports in turn."""

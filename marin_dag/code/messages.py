@@ -20,8 +20,8 @@ _OUTPUT_READERS = frozenset(
 """Names of what reads the output of a program, or the constants of code."""
 _LOG_READERS = _OUTPUT_READERS | {
     *("Filter", "Handler", "LogRecord", "LoggerAdapter", "addFilter", "addHandler", "assertLogs", "basicConfig"),
-    *("captureWarnings", "dictConfig", "fileConfig", "getLoggerClass", "handlers", "lastResort", "loggerClass"),
-    *("setLogRecordFactory", "setLoggerClass"),
+    *("captureWarnings", "dictConfig", "fileConfig", "filters", "getLoggerClass", "handlers", "lastResort"),
+    *("loggerClass", "mock", "monkeypatch", "patch", "setLogRecordFactory", "setLoggerClass"),
 }
 """Names of what reads log records, or the output to which they go."""
 _EXCEPTION_READERS = _OUTPUT_READERS | {
@@ -165,6 +165,10 @@ def _names_in(statement: ast.stmt) -> Iterator[str]:
             case ast.Attribute(value=ast.Name(id="inspect"), attr=name):
                 yield from (name, f"inspect.{name}")
             case ast.Attribute(value=ast.Attribute(attr="Logger"), ctx=ast.Store()):
+                yield "setLoggerClass"
+            case ast.Attribute(attr=name, ctx=ast.Store()) if name in LOG_METHODS:
+                yield "setLoggerClass"
+            case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value=name), _]) if name in LOG_METHODS:
                 yield "setLoggerClass"
             case ast.Call(args=arguments) if any(getattr(each, "attr", "") == "Logger" for each in arguments):
                 yield "setLoggerClass"

@@ -29,12 +29,19 @@ OPAQUE_CALLS = frozenset(
         "typing_extensions.get_overloads",
     }
 )
+PASSED_ON = OPAQUE_CALLS | {"importlib.import_module"}
+"""Functions that the reading does not follow where they are called by another name."""
 OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
 OPAQUE_VALUES = {"pydantic.ImportString": "an object by name", "sys.modules": "modules by name"}
 OPAQUE_ATTRIBUTES = {
     "__subclasses__": "classes that may be defined anywhere",
     **dict.fromkeys(("__globals__", "f_globals"), "names of a module by value"),
     **dict.fromkeys(("co_firstlineno", "co_lines", "f_lineno", "lineno", "tb_lineno"), "line numbers of code"),
+    **dict.fromkeys(("extract_stack", "extract_tb", "format_exc", "format_exception"), "line numbers of code"),
+    **dict.fromkeys(
+        ("format_stack", "format_tb", "formatwarning", "print_exc", "print_exception"), "line numbers of code"
+    ),
+    **dict.fromkeys(("print_stack", "print_tb", "showwarning"), "line numbers of code"),
 }
 
 

@@ -26,7 +26,13 @@ PLAIN_BUILTINS = frozenset(
     }
 )
 """Builtins whose results have no methods of a project."""
-CALLERS = frozenset({"filter", "map", "max", "min", "reduce", "sorted"})
+CALLERS = frozenset(
+    {
+        *("accumulate", "apply", "apply_along_axis", "cond", "dropwhile", "filter", "filterfalse", "fori_loop"),
+        *("frompyfunc", "fromfunction", "groupby", "map", "max", "min", "nlargest", "nsmallest", "reduce", "scan"),
+        *("sort", "sorted", "starmap", "sub", "subn", "switch", "takewhile", "vectorize", "vmap", "while_loop"),
+    }
+)
 """Functions that call a function that they get."""
 FILLED = ("enumerate", "filter", "iter", "map", "reversed", "zip", "collections.defaultdict", "itertools.")
 """Beginnings of names whose results a reader changes."""
@@ -43,10 +49,11 @@ _PURE_PACKAGES = frozenset(
 _PROJECT_FILE = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _ACTING = frozenset(
     {
-        *("add", "addHandler", "addLevelName", "atexit", "basicConfig", "captureWarnings", "config"),
+        *("add", "addHandler", "addLevelName", "atexit", "basicConfig", "call", "captureWarnings", "config"),
         *("copyto", "delitem", "disable", "dump", "environ", "exec", "fill_diagonal", "load", "now", "pack_into"),
         *("place", "put", "putmask", "random", "read", "register", "run", "save", "seed", "set", "setLoggerClass"),
         *("iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift"),
+        *("methodcaller",),
         *("isub", "itruediv", "ixor", "setitem"),
         *("singledispatch_register", "sleep", "start", "today", "update", "update_wrapper", "urlopen", "utcnow"),
         *("write"),
@@ -63,6 +70,13 @@ _KEEPERS = frozenset(
     }
 )
 """Functions of packages that keep the functions they get, and do not call them."""
+_SHARING = frozenset(
+    {
+        *("ChainMap", "asanyarray", "asarray", "ascontiguousarray", "atleast_1d", "broadcast_to", "frombuffer"),
+        *("ravel", "reshape", "squeeze", "swapaxes", "transpose", "view"),
+    }
+)
+"""Functions of packages whose results are, or show, their arguments."""
 _CHANGING = frozenset(
     {
         *("add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update"),
@@ -80,6 +94,8 @@ _READING_ARRAYS = frozenset(
 )
 STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
 """Packages whose values and results depend on earlier settings."""
+CONFIGURABLE = frozenset({"jax", "numpy", "pandas", "torch"})
+"""Packages the results of whose functions depend on earlier settings."""
 READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - _CHANGING | _READING_ARRAYS
 """Methods that change no object of Python or of packages; any other method may change its object."""
 
@@ -110,6 +126,12 @@ def is_plain(dotted: str) -> bool:
     """Return whether the result of calling a dotted name is an object of a package, whose methods call no project."""
     is_kept = keeps(dotted) and not dotted.startswith("marin_dag.values.")
     return is_pure(dotted) and not is_kept and not dotted.startswith(FILLED)
+
+
+def shares(dotted: str) -> bool:
+    """Return whether others may hold the result of calling a dotted name, as with `logging.getLogger`."""
+    last = dotted.rpartition(".")[2]
+    return last in _SHARING or last.startswith("get")
 
 
 def keeps(dotted: str) -> bool:

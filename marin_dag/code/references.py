@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from marin_dag.code.normal_form import readable
-from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, OPAQUE_NAMES, OPAQUE_VALUES, opaque_in
+from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, OPAQUE_NAMES, OPAQUE_VALUES, PASSED_ON, opaque_in
 from marin_dag.code.syntax import (
     Module,
     Target,
@@ -16,6 +16,7 @@ from marin_dag.code.syntax import (
     bindings_of,
     children,
     dotted,
+    guarded_by,
     imported,
     loaded_by,
     parameters,
@@ -25,13 +26,16 @@ from marin_dag.code.syntax import (
 
 _ENGINE = "marin_dag"
 _WORD = re.compile(r"\w+")
-_MARKERS = (".Runtime", ".StopAt", ".Added")
+_MARKERS = (".Runtime", ".StopAt")
 
 _LITERAL = frozenset({"typing.Literal", "typing_extensions.Literal"})
 _ANNOTATED = frozenset({"typing.Annotated", "typing_extensions.Annotated"})
 NAMESPACES = ("__dict__", "__annotations__")
 """Attributes of a module that hold names in the order of its statements."""
-_READERS_OF_MODULES = frozenset({"getattr", "inspect.get_annotations", "typing.get_type_hints", "vars"})
+_READERS_OF_MODULES = frozenset(
+    {"getattr", "inspect.get_annotations", "typing.get_type_hints", "vars"}
+    | {"dir", "inspect.getmembers", "inspect.getmembers_static"}
+)
 """Functions that return such an attribute."""
 _MAKERS_OF_TYPES = frozenset(
     {
@@ -46,7 +50,7 @@ _FOLLOWED = frozenset(
     {
         *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
         *(ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp),
-        *(ast.AnnAssign, ast.Attribute, ast.Name, ast.Call, ast.Subscript),
+        *(ast.AnnAssign, ast.Attribute, ast.Name, ast.Call, ast.Subscript, ast.Try, ast.TryStar, ast.With),
     }
 )
 """Kinds of nodes that mean more than their children."""
@@ -113,6 +117,9 @@ class Scanner:
         self.loads: list[str] = []
         self.opaque: list[str] = []
         self.scopes: list[dict[str, list[Target]]] = []
+        self.guarded: list[str] = []
+        """Modules whose failed import the code survives."""
+        self._called: set[int] = set()
 
     def prepared(self, statement: ast.stmt) -> ast.stmt:
         """Return the statement without what is the engine's or data: its `@step`, the fields of a value's class."""
@@ -127,9 +134,24 @@ class Scanner:
         """Return whether a field is declared not to count, or not to count at the value that it had before."""
         if not isinstance(item, ast.AnnAssign):
             return False
+        if (before := self._value_before(item)) is not None:
+            field = item.value.keywords if isinstance(item.value, ast.Call) else []
+            default = next((each.value for each in field if each.arg == "default"), item.value)
+            return default is not None and ast.dump(default) == ast.dump(before)
         markers = [node for node in ast.walk(item.annotation) if isinstance(node, ast.Name | ast.Attribute)]
         meant = [name for node in markers for name in self._full_names(*dotted(node))]
         return any(name.startswith(f"{_ENGINE}.") and name.endswith(_MARKERS) for name in meant)
+
+    def _value_before(self, field: ast.AnnAssign) -> ast.expr | None:
+        """Return the value of an added field that means "as before"."""
+        for node in ast.walk(field.annotation):
+            if isinstance(node, ast.Call) and any(
+                name.startswith(f"{_ENGINE}.") and name.endswith(".Added")
+                for name in self._full_names(*dotted(node.func))
+            ):
+                values = [*node.args, *(each.value for each in node.keywords)]
+                return values[0] if values else None
+        return None
 
     def _is_engine(self, decorator: ast.expr) -> bool:
         base, _ = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
@@ -183,7 +205,11 @@ class Scanner:
                 self._visit(node.value, Aspect.FULL)
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
+            case ast.Try() | ast.TryStar() | ast.With():
+                self.guarded += guarded_by(node, self.module.package)
+                self._children(node, aspect)
             case ast.Call():
+                self._called.add(id(node.func))
                 self._note_opaque_call(node)
                 self._children(node, aspect)
                 if not _MAKERS_OF_TYPES.isdisjoint(self._full_names(*dotted(node.func))):
@@ -308,6 +334,8 @@ class Scanner:
             self._visit(inner, aspect)
         else:
             targets = self.targets(base)
+            if id(node) not in self._called:
+                self.opaque.extend(f"{name}, passed on" for name in self._full_names(base, chain) if name in PASSED_ON)
             if targets or base in (*OPAQUE_NAMES, *OPAQUE_VALUES):
                 self.opaque.extend(what for name in self._full_names(base, chain) for what in opaque_in(name))
             self.references.extend(Reference(target, chain, aspect) for target in targets)
@@ -337,6 +365,10 @@ class Scanner:
         names = [] if base is None else self._full_names(base, chain)
         if any(name in OPAQUE_CALLS for name in names):
             self.opaque.append(ast.unparse(call))
+        if any(keyword.arg == "stack_info" for keyword in call.keywords) or (
+            "warnings.catch_warnings" in names and call.keywords
+        ):
+            self.opaque.append(f"{ast.unparse(call)}: line numbers of code")
         is_attribute = "getattr" in names and ast.unparse(call.args[-1]).strip("'") not in NAMESPACES
         if not is_attribute and not _READERS_OF_MODULES.isdisjoint(names):
             for owner, path in (dotted(argument) for argument in call.args):
