@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, Effects
 from marin_dag.code.methods import CONSTRUCTORS, answers, is_accessor, is_setter, makes
 from marin_dag.code.objects import (
     Called,
@@ -24,7 +25,17 @@ from marin_dag.code.objects import (
     written,
 )
 from marin_dag.code.pure import CALLERS, PLAIN_BUILTINS, READERS, is_pure, is_pure_builtin, keeps
-from marin_dag.code.syntax import Module, annotations_of, bindings, children, dotted, nodes_of, parameters
+from marin_dag.code.syntax import (
+    Module,
+    Target,
+    annotations_of,
+    bindings,
+    children,
+    dotted,
+    loaded_by,
+    nodes_of,
+    parameters,
+)
 
 _OPERATIONS = frozenset(
     {
@@ -33,28 +44,10 @@ _OPERATIONS = frozenset(
     }
 )
 """Nodes whose operands may run a method."""
-INSTANCE, ITEM, BASE = "()", "[]", "class"
-"""Ends of a dotted name that mean an instance of the class of that name, its item, and a class below it."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CLASS_MAKERS = frozenset({"create_model", "make_dataclass", "new_class", "type"})
 """Functions that make a class below bases among their arguments."""
 _FUNCTION_KEYWORDS = ("func", "function", "key", "repl")
-
-
-class Effects(NamedTuple):
-    """Effects of some code that one module shows; other effects depend on the names in the fields."""
-
-    is_loud: bool
-    called: tuple[Called, ...] = ()
-    asked: tuple[Called, ...] = ()
-    """Objects that are read: an operation on an object of the project may have an effect."""
-    passed: tuple[Called, ...] = ()
-    """Arguments of packages' functions; such a function may call its arguments."""
-    factories: tuple[Called, ...] = ()
-    """Functions whose result is called too, as in `@register("name")`."""
-
-
-LOUD, QUIET = Effects(is_loud=True), Effects(is_loud=False)
 
 
 class Statement(NamedTuple):
@@ -136,6 +129,8 @@ class _Finder:
     """Local names, and attributes of `self`, of objects that the code itself has made, and may therefore change."""
     deep: set[str] = dataclasses.field(default_factory=set)
     """Those that hold only such objects in turn."""
+    known_imports: list[ast.Import | ast.ImportFrom] = dataclasses.field(default_factory=list)
+    """Imports that every import of the module executes; others lie in functions that are called, and in classes."""
     inner: set[str] = dataclasses.field(default_factory=set)
     """Names of functions inside a function."""
 
@@ -157,6 +152,7 @@ class _Finder:
                 self.is_loud |= inner.is_loud or (item.name == "__new__" and not is_made)
             elif not is_made and isinstance(item, ast.Assign | ast.AnnAssign) and isinstance(item.value, ast.Call):
                 self._ask_end(item.value.func, INSTANCE)  # a descriptor
+                self.is_loud |= dotted(item.value.func) == ("property", ())
             elif is_made and isinstance(item, ast.Assign | ast.AnnAssign):
                 keywords = [each for each in nodes_of(item) if isinstance(each, ast.keyword)]
                 factories = [each.value for each in keywords if each.arg in ("default_factory", "factory", "init")]
@@ -168,6 +164,7 @@ class _Finder:
         """Follow the execution of some statements; call those that are functions."""
         nodes = [node for statement in statements for node in self._executed(statement)]
         self._find_locals(statements, nodes)
+        self.known_imports = bindings(statements).imports if self.is_top else []
         for node in nodes:
             self._visit(node)
 
@@ -256,6 +253,10 @@ class _Finder:
                 self._change(target, is_grown=True)
             case ast.Name(id=name, ctx=ast.Del()):
                 self._change(node)
+            case ast.Import() | ast.ImportFrom() if node not in self.known_imports:
+                self.asked.update(
+                    ((Target(name, None), (IMPORT,)), None) for name in loaded_by(node, self.module.package)
+                )
             case ast.Global() | ast.Nonlocal():
                 self.is_loud = True
             case ast.NamedExpr() | ast.Raise() if self.is_top:  # a failed import may have a fallback

@@ -2,7 +2,15 @@
 
 import ast
 
-CONSTRUCTORS = ("__init__", "__post_init__", "model_post_init", "__new__", "__set_name__", "__attrs_post_init__")
+CONSTRUCTORS = (
+    "__init__",
+    "__post_init__",
+    "model_post_init",
+    "__new__",
+    "__set_name__",
+    "__attrs_post_init__",
+    "__del__",
+)
 
 
 def is_accessor(decorator: ast.expr) -> bool:

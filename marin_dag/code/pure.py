@@ -90,6 +90,7 @@ _READING_ARRAYS = frozenset(
         *("all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "item", "max", "mean", "min", "prod"),
         *("ravel", "reshape", "round", "std", "sum", "tobytes", "tolist", "transpose", "view"),
         *("joinpath", "relative_to", "resolve", "with_name", "with_suffix", "most_common", "elements", "isoformat"),
+        *("getChild", "getEffectiveLevel", "isEnabledFor"),
     }
 )
 STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})

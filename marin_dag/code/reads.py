@@ -105,7 +105,7 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
     modules = [text for text in short if _MODULE.fullmatch(text) and "." in text]
     modules += [name for text in texts for name in _TAGGED.findall(text)]
     if is_run:
-        modules = list(dict.fromkeys([*modules, *(name for text in texts for name in _run_by(text))]))
+        modules = list(dict.fromkeys([*modules, *(name for text in texts for name in modules_run_by(text))]))
     return Reads(
         bool(names & _DOCUMENTATION),
         bool(names & _FILES),
@@ -129,7 +129,7 @@ def _may_be_class(owner: ast.expr) -> bool:
     return False
 
 
-def _run_by(text: str) -> Iterator[str]:
+def modules_run_by(text: str) -> Iterator[str]:
     """Yield the modules that a text may name: by its whole, as a dotted word, after `-m`, or after `import`.
 
     Another single word of a sentence may be the name of a module on some path, and is none of these.

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from marin_dag.code.normal_form import readable
-from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, OPAQUE_NAMES, OPAQUE_VALUES, PASSED_ON, opaque_in
+from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_NAMES, OPAQUE_VALUES, PASSED_ON, opaque_call, opaque_in
 from marin_dag.code.syntax import (
     Module,
     Target,
@@ -118,8 +118,10 @@ class Scanner:
         self.opaque: list[str] = []
         self.scopes: list[dict[str, list[Target]]] = []
         self.guarded: list[str] = []
-        """Modules whose failed import the code survives."""
+        """Modules whose import may fail by any error while the code goes on."""
+        self.optional: list[str] = []
         self._called: set[int] = set()
+        self._in_class = False
 
     def prepared(self, statement: ast.stmt) -> ast.stmt:
         """Return the statement without what is the engine's or data: its `@step`, the fields of a value's class."""
@@ -206,7 +208,8 @@ class Scanner:
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
             case ast.Try() | ast.TryStar() | ast.With():
-                self.guarded += guarded_by(node, self.module.package)
+                self.guarded += guarded_by(node, self.module.package, is_any=False)
+                self.optional += guarded_by(node, self.module.package, is_any=True)
                 self._children(node, aspect)
             case ast.Call():
                 self._called.add(id(node.func))
@@ -294,7 +297,9 @@ class Scanner:
                 for _, target in imported(statement, self.module.package):
                     self.references.append(Reference(target, (), Aspect.FULL))
             is_known = aspect is Aspect.VALUE and isinstance(statement, ast.AnnAssign)
+            self._in_class = True
             self._visit(statement, Aspect.TYPE if is_known else Aspect.FULL)
+            self._in_class = False
 
     def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
         bound = bindings_of(node)
@@ -357,18 +362,14 @@ class Scanner:
         if base is None or any(base in scope and not scope[base] for scope in self.scopes):
             return []
         certain = [target for target in self.targets(base) if target.is_certain]
-        roots = [str(target).replace(":", ".") for target in certain] or [base]
+        roots = [str(target).replace(":", ".").removeprefix("builtins.") for target in certain] or [base]
         return [".".join([root, *chain]) for root in roots]
 
     def _note_opaque_call(self, call: ast.Call) -> None:
         base, chain = dotted(call.func)
         names = [] if base is None else self._full_names(base, chain)
-        if any(name in OPAQUE_CALLS for name in names):
-            self.opaque.append(ast.unparse(call))
-        if any(keyword.arg == "stack_info" for keyword in call.keywords) or (
-            "warnings.catch_warnings" in names and call.keywords
-        ):
-            self.opaque.append(f"{ast.unparse(call)}: line numbers of code")
+        is_module_level = not (self.scopes or self._in_class)
+        self.opaque.extend(opaque_call(call, names, is_module_level=is_module_level))
         is_attribute = "getattr" in names and ast.unparse(call.args[-1]).strip("'") not in NAMESPACES
         if not is_attribute and not _READERS_OF_MODULES.isdisjoint(names):
             for owner, path in (dotted(argument) for argument in call.args):
@@ -381,10 +382,6 @@ class Scanner:
             else:
                 self.loads.append(name)
                 self.references.append(Reference(Target(name, None), (), Aspect.FULL))
-        if isinstance(call.func, ast.Call) and isinstance(call.func.func, ast.Name) and call.func.func.id == "getattr":
-            attribute = call.func.args[1] if len(call.func.args) > 1 else None
-            if not isinstance(attribute, ast.Constant):
-                self.opaque.append(ast.unparse(call.func))
 
     def _imported_by(self, call: ast.Call) -> str | None:
         match call.args:

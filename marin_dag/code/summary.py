@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, statement_of
+from marin_dag.code.effects import QUIET, Effects
+from marin_dag.code.import_time import Statement, effects_of_use, statement_of
 from marin_dag.code.messages import Hears, Messages, hears_of, messages_of
 from marin_dag.code.normal_form import documentation_of, dump
 from marin_dag.code.objects import is_filled, plain_names
@@ -48,7 +49,9 @@ class Scanned(NamedTuple):
     hears: Hears
     opaque: tuple[str, ...]
     guarded: tuple[str, ...] = ()
-    """Modules whose failed import the definition survives."""
+    """Modules whose import may fail by any error while the definition goes on."""
+    optional: tuple[str, ...] = ()
+    """Modules that the definition does without where they are missing."""
 
 
 UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), "", Hears(), ())
@@ -160,9 +163,12 @@ def _bases(module: Module, classes: list[ast.ClassDef]) -> tuple[Reference, ...]
     return tuple(Reference(target, chain, Aspect.FULL) for target, chain in found)
 
 
+_HOOKS = ("__init_subclass__", "__class_getitem__", "__pydantic_init_subclass__")
+
+
 def _has_hook(made: ast.ClassDef) -> bool:
     return any(keyword.arg == "metaclass" for keyword in made.keywords) or any(
-        getattr(item, "name", "") in ("__init_subclass__", "__class_getitem__") for item in made.body
+        getattr(item, "name", "") in _HOOKS for item in made.body
     )
 
 
@@ -276,6 +282,7 @@ def _followed(common: Scanned, scanner: Scanner, name: str, prepared: list[ast.s
         references=tuple(dict.fromkeys(scanner.references)),
         loads=tuple(dict.fromkeys(scanner.loads)),
         guarded=tuple(dict.fromkeys(scanner.guarded)),
+        optional=tuple(dict.fromkeys(scanner.optional)),
         opaque=(*common.opaque, *(f"{scanner.module.name}.{name}: {what}" for what in scanner.opaque)),
     )
 

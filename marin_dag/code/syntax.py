@@ -172,8 +172,12 @@ def loaded_by(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[
 _MISSING = ("ImportError", "ModuleNotFoundError")
 
 
-def guarded_by(node: ast.Try | ast.TryStar | ast.With, package: str) -> Iterator[str]:
-    """Yield the modules that a statement imports, and whose import may fail by any error without ending the program."""
+def guarded_by(node: ast.Try | ast.TryStar | ast.With, package: str, *, is_any: bool) -> Iterator[str]:
+    """Yield the modules that a statement imports and whose failure it catches.
+
+    Args:
+        is_any: yield those whose absence alone it catches, too.
+    """
     errors: list[ast.expr | None]
     if isinstance(node, ast.With):
         caught = [each.context_expr for each in node.items]
@@ -189,7 +193,7 @@ def guarded_by(node: ast.Try | ast.TryStar | ast.With, package: str) -> Iterator
             for handler in node.handlers
             for error in (handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type])
         ]
-    if any(error is None or ast.unparse(error) not in _MISSING for error in errors):
+    if any(is_any or error is None or ast.unparse(error) not in _MISSING for error in errors):
         for inner in (each for statement in node.body for each in nodes_of(statement)):
             if isinstance(inner, ast.Import | ast.ImportFrom):
                 yield from loaded_by(inner, package)
