@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.import_time import written
+from marin_dag.code.objects import written
+from marin_dag.code.reads import modules_run_by
 from marin_dag.code.references import Aspect, Reference, source_text
 from marin_dag.code.sources import ENGINE, Place, Sources
 from marin_dag.code.summary import EFFECTS, Scanned
@@ -49,6 +50,8 @@ class _Reached:
     """Modules that are imported."""
     files: dict[Path, str] = dataclasses.field(default_factory=dict)
     """Files beside the code, and the name by which each counts."""
+    optional: set[str] = dataclasses.field(default_factory=set)
+    """Modules whose presence counts."""
 
     def all_scans(self) -> Iterator[Scanned]:
         return itertools.chain.from_iterable(self.scans.values())
@@ -125,6 +128,10 @@ class Closures:
         order = self._import_order(start, widest.values(), reached)
         if len(order) > 1:
             digests[IMPORT_ORDER] = _hash(*order)
+        for name in reached.optional:
+            module = self.sources.module(name) if self.sources.is_first_party(name) else None
+            if module is not None and not (module.definitions or module.imports or module.is_package):
+                digests.setdefault(f"{name}.{EFFECTS}", "present")
         for path, counted_as in reached.files.items():
             content = self.sources.content(path)
             digests[f"{FILES}.{counted_as}"] = hashlib.sha256(b"" if content is None else content).hexdigest()
@@ -151,12 +158,22 @@ class Closures:
     def _reached(self, start: Iterable[Place]) -> _Reached:
         pending = list(start)
         reached = _Reached()
-        while pending:
+        unheld: list[Place] = []
+        while pending or unheld:
+            if not pending:
+                # A schema of a config shows the classes that its type allows, too.
+                makes_schema = any(scanned.reads.documentation for scanned in reached.all_scans())
+                pending = [each._replace(aspect=Aspect.FULL) for each in unheld] if makes_schema else []
+                unheld = []
+                continue
             place = pending.pop()
+            if place.aspect is Aspect.TYPE and self._is_schema(place):
+                place = place._replace(aspect=Aspect.FULL)
             if place in reached.scans:
                 continue
             pending.extend(self._load(place.module, reached.loaded))
             if place.name != EFFECTS and self._is_class_of_a_type(place):
+                unheld.append(place)
                 continue
             trace = self._traces.of(place.module)
             if place.name == EFFECTS:
@@ -175,14 +192,44 @@ class Closures:
         reached.opaque.update(scanned.opaque)
         for name in scanned.loads:
             yield from self._load(name, reached.loaded)
-        for reference in (*scanned.references, *self._named_by_texts(scanned)):
+        for name in scanned.guarded:
+            yield from self._all_of(name, set())
+        reached.optional.update(scanned.optional)
+        named = list(self._named_by(scanned.reads.modules))
+        reached.optional.update(
+            each.target.module for each in named if each.target.attribute is None and not each.chain
+        )
+        for reference in (*scanned.references, *named):
             yield from self._load(reference.target.module, reached.loaded)
             yield from self.sources.resolve(reference, reached.opaque)
         if scanned.reads.files or scanned.reads.paths:
+            known = set(reached.files)
             self._add_files(place, scanned, reached)
+            for script in (each for each in reached.files.keys() - known if each.suffix == ".sh"):
+                text = (self.sources.content(script) or b"").decode(errors="replace")
+                for reference in self._named_by(modules_run_by(text)):
+                    yield from self._load(reference.target.module, reached.loaded)
+                    yield from self.sources.resolve(reference, reached.opaque)
+
+    def _all_of(self, name: str, seen: set[str]) -> Iterator[Place]:
+        """Yield all that a module, and those that it imports, execute when it is imported."""
+        module = self.sources.module(name) if self.sources.is_first_party(name) and name not in seen else None
+        seen.add(name)
+        if module is not None:
+            for inner in module.loads:
+                yield from self._all_of(inner, seen)
+            yield from (Place(name, each, Aspect.FULL) for each in module.definitions if each != SCRIPT)
+            if self._traces.of(name) is not None:
+                yield Place(name, EFFECTS, Aspect.FULL)
 
     def _is_class_of_a_type(self, place: Place) -> bool:
         return place.aspect is Aspect.TYPE and self.sources.definition(place).is_class
+
+    def _is_schema(self, place: Place) -> bool:
+        """Return whether a class, or one of its bases, decides how models read or write other values."""
+        definition = self.sources.definition(place)
+        bases = [each for base in definition.bases for each in self.sources.resolve(base, set())]
+        return definition.is_schema or any(each != place and self._is_schema(each) for each in bases)
 
     def _load(self, module: str, loaded: set[str]) -> Iterator[Place]:
         """Yield what importing a module does that other code can see, and importing all that it imports in turn."""
@@ -198,10 +245,21 @@ class Closures:
                 if self._traces.is_foreign(name):
                     yield Place(name, EFFECTS, Aspect.FULL)
                 pending.extend(summary.loads)
+                for inner in summary.loads:
+                    yield from self._made_when_asked(inner)
 
-    def _named_by_texts(self, scanned: Scanned) -> Iterator[Reference]:
-        """Yield the modules of the project, and what in them, that texts of a definition name."""
-        for text in scanned.reads.modules:
+    def _made_when_asked(self, name: str) -> Iterator[Place]:
+        """Yield the `__getattr__` that `from package import name` runs where the package has no such name."""
+        parent, _, last = name.rpartition(".")
+        module = self.sources.module(parent) if parent and self.sources.is_first_party(parent) else None
+        if module is None or "__getattr__" not in module.definitions or self.sources.is_module(name):
+            return
+        if last not in module.definitions and last not in module.imports:
+            yield Place(parent, "__getattr__", Aspect.FULL)
+
+    def _named_by(self, texts: Iterable[str]) -> Iterator[Reference]:
+        """Yield the modules of the project, and what in them, that texts name."""
+        for text in texts:
             name, _, attributes = text.partition(":")
             chain = tuple(filter(None, attributes.split(".")))
             while name and self.sources.is_first_party(name):

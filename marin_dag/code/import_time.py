@@ -6,43 +6,46 @@ is loud. If a module is loud, binds a name twice or changes its own object, its 
 
 import ast
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from marin_dag.code.pure import CALLERS, FILLED, PLAIN_BUILTINS, READERS, is_plain, is_pure, is_pure_builtin, keeps
-from marin_dag.code.syntax import Module, Target, annotations_of, bindings, children, dotted, nodes_of, parameters
+from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, Effects
+from marin_dag.code.methods import CONSTRUCTORS, answers, is_accessor, is_setter, makes
+from marin_dag.code.objects import (
+    Called,
+    is_bound,
+    is_deep,
+    is_filled,
+    is_fresh,
+    is_own,
+    is_plain_value,
+    plain_names,
+    targets_of,
+    unsafe_names,
+    written,
+)
+from marin_dag.code.pure import CALLERS, PLAIN_BUILTINS, READERS, is_pure, is_pure_builtin, keeps
+from marin_dag.code.syntax import (
+    Module,
+    Target,
+    annotations_of,
+    bindings,
+    children,
+    dotted,
+    loaded_by,
+    nodes_of,
+    parameters,
+)
 
-Called = tuple[Target, tuple[str, ...]]
-"""A dotted name: the target of its first part, and the attributes after that part."""
-_PLAIN_NODES = (
-    ast.Compare, ast.Constant, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.JoinedStr, ast.List, ast.ListComp, ast.Set,
-    ast.SetComp, ast.Tuple,
-)  # fmt: skip
 _OPERATIONS = frozenset({
     ast.Assert, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.comprehension, ast.For, ast.FormattedValue, ast.If,
     ast.IfExp, ast.Match, ast.Starred, ast.Subscript, ast.UnaryOp, ast.While, ast.withitem,
 })  # fmt: skip
 """Nodes whose operands may run a method."""
-INSTANCE, ITEM, BASE = "()", "[]", "class"
-"""Ends of a dotted name that mean an instance of the class of that name, its item, and a class below it."""
-_CONSTRUCTORS = ("__init__", "__post_init__", "model_post_init", "__new__", "__set_name__", "__attrs_post_init__")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-class Effects(NamedTuple):
-    """Effects of some code that one module shows; other effects depend on the names in the fields."""
-
-    is_loud: bool
-    called: tuple[Called, ...] = ()
-    asked: tuple[Called, ...] = ()
-    """Objects that are read: an operation on an object of the project may have an effect."""
-    passed: tuple[Called, ...] = ()
-    """Arguments of packages' functions; such a function may call its arguments."""
-    factories: tuple[Called, ...] = ()
-    """Functions whose result is called too, as in `@register("name")`."""
-
-
-LOUD, QUIET = Effects(is_loud=True), Effects(is_loud=False)
+_CLASS_MAKERS = frozenset({"create_model", "make_dataclass", "new_class", "type"})
+"""Functions that make a class below bases among their arguments."""
+_FUNCTION_KEYWORDS = ("func", "function", "key", "repl")
 
 
 class Statement(NamedTuple):
@@ -118,8 +121,16 @@ class _Finder:
     passed: dict[Called, None] = dataclasses.field(default_factory=dict)
     factories: dict[Called, None] = dataclasses.field(default_factory=dict)
     local: set[str] = dataclasses.field(default_factory=set)
+    plain: set[str] = dataclasses.field(default_factory=set)
+    """Local names of objects of Python or of packages."""
     made: set[str] = dataclasses.field(default_factory=set)
-    """Local names of objects that the code itself has made, and may therefore change."""
+    """Local names, and attributes of `self`, of objects that the code itself has made, and may therefore change."""
+    deep: set[str] = dataclasses.field(default_factory=set)
+    """Those that hold only such objects in turn."""
+    known_imports: list[ast.Import | ast.ImportFrom] = dataclasses.field(default_factory=list)
+    """Imports that every import of the module executes; others lie in functions that are called, and in classes."""
+    inner: set[str] = dataclasses.field(default_factory=set)
+    """Names of functions inside a function."""
 
     def effects(self) -> Effects:
         return Effects(self.is_loud, tuple(self.called), tuple(self.asked), tuple(self.passed), tuple(self.factories))
@@ -129,13 +140,17 @@ class _Finder:
         for base in [*node.bases, *(keyword.value for keyword in node.keywords if keyword.arg == "metaclass")]:
             self._call(base.value if isinstance(base, ast.Subscript) else base)
         for item in node.body:
-            if isinstance(item, _FUNCTIONS) and (_makes(item) if is_made else _answers(item)):
-                is_constructor = item.name in _CONSTRUCTORS
-                inner = dataclasses.replace(
-                    self, is_top=False, is_constructor=is_constructor, changes=False, local=set(), made=set()
-                )
+            if isinstance(item, _FUNCTIONS) and (makes(item) if is_made else answers(item)):
+                is_constructor = item.name in CONSTRUCTORS
+                is_constructor |= any(map(is_setter, item.decorator_list)) and is_made
+                inner = _Finder(self.module, is_top=False, is_constructor=is_constructor)
+                inner.reads, inner.called, inner.asked = self.reads, self.called, self.asked
+                inner.passed, inner.factories = self.passed, self.factories
                 inner.follow([item])  # adds to the same calls and reads
-                self.is_loud |= inner.is_loud
+                self.is_loud |= inner.is_loud or (item.name == "__new__" and not is_made)
+            elif not is_made and isinstance(item, ast.Assign | ast.AnnAssign) and isinstance(item.value, ast.Call):
+                self._ask_end(item.value.func, INSTANCE)  # a descriptor
+                self.is_loud |= dotted(item.value.func) == ("property", ())
             elif is_made and isinstance(item, ast.Assign | ast.AnnAssign):
                 keywords = [each for each in nodes_of(item) if isinstance(each, ast.keyword)]
                 factories = [each.value for each in keywords if each.arg in ("default_factory", "factory", "init")]
@@ -147,6 +162,7 @@ class _Finder:
         """Follow the execution of some statements; call those that are functions."""
         nodes = [node for statement in statements for node in self._executed(statement)]
         self._find_locals(statements, nodes)
+        self.known_imports = bindings(statements).imports if self.is_top else []
         for node in nodes:
             self._visit(node)
 
@@ -162,8 +178,7 @@ class _Finder:
                 pending += children(node)
 
     def _find_locals(self, statements: list[ast.stmt], nodes: list[ast.AST]) -> None:
-        values: dict[str, list[bool]] = {}
-        is_class = isinstance(statements[0], ast.ClassDef)
+        values: dict[str, list[ast.expr | None]] = {}
         for node in nodes:
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
@@ -171,20 +186,35 @@ class _Finder:
                         self.local.update(parameters(node.args))
                     if isinstance(node, _FUNCTIONS) and (node not in statements):
                         self.local.add(node.name)
+                        self.inner.add(node.name)
                 case ast.comprehension(target=target):
                     self.local.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
                 case (
-                    ast.Assign(targets=[ast.Name(id=name)], value=value)
-                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                    ast.Assign(targets=[ast.Name() | ast.Attribute(value=ast.Name(id="self")) as name], value=value)
+                    | ast.AnnAssign(target=ast.Name() as name, value=ast.expr() as value)
+                    | ast.AugAssign(target=ast.Name() as name, value=value)
                 ):
-                    values.setdefault(name, []).append(self._is_plain(value))
+                    values.setdefault(ast.unparse(name), []).append(value)
                 case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
                     values.setdefault(name, [])
-        if not self.is_top or is_class:
-            self.local.update(values)
-            stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-            once = [name for name, each in values.items() if each and stores.count(name) == len(each)]
-            self.made.update(name for name in once if all(values[name]))
+        if not self.is_top or isinstance(statements[0], ast.ClassDef):
+            self.local.update(name for name in values if name.isidentifier())
+            self._find_made({name: each for name, each in values.items() if each}, nodes)
+
+    def _find_made(self, values: dict[str, list[ast.expr | None]], nodes: list[ast.AST]) -> None:
+        """Find the names whose objects the code has made, by all values that it gives them."""
+        stored = [ast.unparse(n) for n in nodes if isinstance(getattr(n, "ctx", None), ast.Store)]
+        known = {name: each for name, each in values.items() if stored.count(name) == len(each)}
+        for name, each in known.items():
+            if name in self.local and all(value is not None and self._is_plain(value) for value in each):
+                self.plain.add(name)
+        grown = {id(n.value) for n in nodes if isinstance(n, ast.AugAssign)}
+        for name, each in known.items():
+            fresh = [value for value in each if id(value) not in grown]
+            if fresh and all(value is not None and is_fresh(self.module, value, ()) for value in fresh):
+                self.made.add(name)
+                if all(value is not None and is_deep(value) for value in each):
+                    self.deep.add(name)
 
     def _visit(self, node: ast.AST) -> None:
         if type(node) is ast.Constant:  # a third of them
@@ -193,10 +223,14 @@ class _Finder:
             case ast.Name(id=name, ctx=ast.Load()):
                 self.reads.add(name)
                 self._ask(node)
+            case ast.Attribute(ctx=ast.Load()):
+                self._ask_attribute(node)
+                if isinstance(node.value, ast.Call):  # `logging.getLogger().level`
+                    self.asked.update((each, None) for each in targets_of(self.module, node.value.func))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 for decorator in node.decorator_list:
                     called = decorator.func if isinstance(decorator, ast.Call) else decorator
-                    if not _is_accessor(called):
+                    if not is_accessor(called):
                         self._call(called)
                     if isinstance(decorator, ast.Call):
                         self.factories.update(dict.fromkeys(targets_of(self.module, called)))
@@ -213,10 +247,14 @@ class _Finder:
                 self._arguments(node)
             case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 self._change(node)
-            case ast.AugAssign(target=target) if isinstance(target, ast.Name):
-                self._change(target)
+            case ast.AugAssign(target=target):
+                self._change(target, is_grown=True)
             case ast.Name(id=name, ctx=ast.Del()):
                 self._change(node)
+            case ast.Import() | ast.ImportFrom() if node not in self.known_imports:
+                self.asked.update(
+                    ((Target(name, None), (IMPORT,)), None) for name in loaded_by(node, self.module.package)
+                )
             case ast.Global() | ast.Nonlocal():
                 self.is_loud = True
             case ast.NamedExpr() | ast.Raise() if self.is_top:  # a failed import may have a fallback
@@ -230,24 +268,41 @@ class _Finder:
             ]
             self.asked.update(dict.fromkeys(instances))
 
-    def _change(self, target: ast.expr) -> None:
-        root = target
+    def _change(self, target: ast.expr, *, is_grown: bool = False) -> None:
+        """Follow a change of what a name, its attributes and items lead to; `x += y` may change x itself."""
+        root, depth = target, int(is_grown)
         while isinstance(root, ast.Attribute | ast.Subscript):
-            root = root.value
+            root, depth = root.value, depth + 1
         if not isinstance(root, ast.Name):
             self.is_loud = True
         elif root.id in self.local:
-            is_own = root.id in self.made or (root.id == "self" and self.is_constructor)
-            self.is_loud |= root is not target and not is_own
+            self.is_loud |= not (depth == 0 or self._has_made(root.id, target, depth))
         elif self.is_top and root.id in self.module.definitions:
             self.changes = True
+            self.is_loud |= not is_own(self.module, root.id, depth)
             self._ask(root)
         else:
             self.is_loud = True
 
+    def _has_made(self, name: str, target: ast.expr, depth: int) -> bool:
+        """Return whether the code itself has made what a change reaches `depth` levels below a local name."""
+        if name == "self" and self.is_constructor:
+            while isinstance(target, ast.Attribute | ast.Subscript) and not isinstance(target.value, ast.Name):
+                target = target.value
+            attribute = ast.unparse(target)
+            return depth == 1 or attribute in (self.made if depth == 2 else self.deep)
+        return name in (self.made if depth == 1 else self.deep)
+
     def _ask(self, name: ast.Name) -> None:
-        if name.id not in self.local | plain_names(self.module):
+        plain = plain_names(self.module) - unsafe_names(self.module)
+        if name.id not in self.local | plain:
             self.asked.update(dict.fromkeys((target, ()) for target in self.module.targets(name.id)))
+
+    def _ask_attribute(self, attribute: ast.Attribute) -> None:
+        """Ask the object that is an attribute of an imported module."""
+        base, chain = dotted(attribute)
+        if base in self.module.imports and base not in self.local:
+            self.asked.update(dict.fromkeys((target, chain) for target in self.module.imports[base]))
 
     def _ask_end(self, expression: ast.expr, end: str) -> None:
         self.asked.update(dict.fromkeys((to, (*chain, end)) for to, chain in targets_of(self.module, expression)))
@@ -255,23 +310,32 @@ class _Finder:
     def _derive(self, base: ast.expr) -> None:
         """Follow the making of a class below `base`, which a hook of that base may see."""
         generic = base.value if isinstance(base, ast.Subscript) else base
-        self.is_loud |= dotted(generic)[0] is None and not self._is_plain(base)
+        root = dotted(generic)[0]
+        self.is_loud |= root in self.local or (root is None and not self._is_plain(base))
         self._ask_end(generic, BASE)
 
     def _arguments(self, call: ast.Call) -> None:
         """Follow the functions among the arguments of a call, which the called function may call."""
-        name = dotted(call.func)[1][-1:] or dotted(call.func)[:1]
+        name = [*dotted(call.func)[:1], *dotted(call.func)[1]][-1]
         self.is_loud |= any(keyword.arg == "out" for keyword in call.keywords)
+        if name in _CLASS_MAKERS:
+            for node in (node for each in (*call.args[1:], *call.keywords) for node in nodes_of(each)):
+                if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    self._derive(node)
         targets = targets_of(self.module, call.func)
-        if not all(is_pure(written(each)) and not keeps(written(each)) for each in targets):
+        is_package = bool(targets) and all(is_pure(written(each)) and not keeps(written(each)) for each in targets)
+        is_method = isinstance(call.func, ast.Attribute) and self._is_plain(call.func.value)
+        if not is_package and (name not in CALLERS or (targets and not is_method)):
             return  # a function of the project is itself loud where it calls an argument
-        is_caller = bool(targets) or name[0] in CALLERS
+        functions = [keyword.value for keyword in call.keywords if keyword.arg in _FUNCTION_KEYWORDS]
+        functions += [] if is_package and name not in CALLERS else call.args[:1]
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
-            if is_caller and isinstance(argument, ast.Name):
-                if argument.id in self.local:
-                    self.is_loud |= not targets and argument is call.args[0]
+            for passed in _passed_by(argument):
+                root = dotted(passed)[0]
+                if root in self.local:
+                    self.is_loud |= root in self.inner or (argument in functions and root not in self.plain)
                 else:
-                    self.passed.update(dict.fromkeys(targets_of(self.module, argument)))
+                    self.passed.update(dict.fromkeys(targets_of(self.module, passed)))
 
     def _call(self, function: ast.expr) -> None:
         root = function
@@ -282,11 +346,12 @@ class _Finder:
             return
         name, is_method = root.id, function is not root
         if name in self.local:
-            self.is_loud |= not (is_method and name in self.made)
+            is_read = isinstance(function, ast.Attribute) and function.attr in READERS and name in self.plain
+            self.is_loud |= not (is_read or (is_method and name in self.made and len(dotted(function)[1]) == 1))
         elif isinstance(function, ast.Attribute) and name in plain_names(self.module):
             if function.attr not in READERS:
                 self.changes = True
-                self.is_loud |= not self.is_top
+                self.is_loud |= not (self.is_top and is_own(self.module, name, len(dotted(function)[1])))
         elif not is_bound(self.module, name) and not self.module.star_imports:
             is_type_method = isinstance(function, ast.Attribute) and name in PLAIN_BUILTINS and function.attr in READERS
             self.is_loud |= not (is_type_method or (not is_method and is_pure_builtin(name)))
@@ -309,87 +374,16 @@ class _Finder:
         )
 
     def _is_plain(self, value: ast.expr) -> bool:
-        return _is_plain_value(self.module, value, {*plain_names(self.module), *self.made})
+        return is_plain_value(self.module, value, {*plain_names(self.module), *self.plain, *self.made})
 
 
-def _is_accessor(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Attribute) and decorator.attr in ("setter", "getter", "deleter")
-
-
-def _makes(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a method runs when an instance is made, or when an instance is called as a decorator."""
-    is_validator = any("validator" in ast.unparse(each) for each in method.decorator_list)
-    return is_validator or method.name in _CONSTRUCTORS or method.name == "__call__"
-
-
-def _answers(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a method runs by an operator, an index or an attribute."""
-    is_property = any(ast.unparse(each).endswith(("property", "getter")) for each in method.decorator_list)
-    return is_property or (method.name.startswith("__") and not _makes(method))
-
-
-def is_filled(module: Module, node: ast.expr | None) -> bool:
-    """Return whether a value is an iterator, which its first reader uses up, or grows when it is read."""
-    match node:
-        case ast.GeneratorExp():
-            return True
-        case ast.Call(func=function):
-            names = [written(each) for each in targets_of(module, function)] or [ast.unparse(function)]
-            return any(name.startswith(FILLED) for name in names)
-    return False
-
-
-def plain_names(module: Module) -> frozenset[str]:
-    """Return the names of objects of Python or of packages, whose methods call no code of the project."""
-    if module.plain is None:
-        plain: set[str] = set()
-        for name, statements in module.definitions.items():
-            value = _value_of(statements[0], name) if len(statements) == 1 and name not in module.imports else None
-            if value is not None and _is_plain_value(module, value, plain):
-                plain.add(name)
-        module.plain = frozenset(plain)
-    return module.plain
-
-
-def _value_of(statement: ast.stmt, name: str) -> ast.expr | None:
-    match statement:
-        case ast.Assign(targets=[ast.Name(id=bound)], value=value) if bound == name:
-            return value
-        case ast.AnnAssign(value=ast.expr() as value):
-            return value
-    return None
-
-
-def _is_plain_value(module: Module, node: ast.expr, plain: Iterable[str]) -> bool:
-    match node:
-        case ast.Name(id=name):
-            return name in plain or (not is_bound(module, name) and name in PLAIN_BUILTINS)
-        case ast.BinOp(left=left, right=right) | ast.IfExp(body=left, orelse=right):
-            return all(_is_plain_value(module, side, plain) for side in (left, right))
-        case ast.UnaryOp(operand=operand):
-            return _is_plain_value(module, operand, plain)
-        case ast.Subscript(value=generic) | ast.Attribute(value=generic):
-            targets = targets_of(module, generic)
-            return bool(targets) and all(is_pure(written(target)) for target in targets)
-        case ast.Call(func=ast.Name(id=name)) if name in PLAIN_BUILTINS and not is_bound(module, name):
-            return True
-        case ast.Call(func=ast.Attribute(value=receiver)) if _is_plain_value(module, receiver, plain):
-            return True
-        case ast.Call(func=function):
-            return any(is_plain(written(called)) for called in targets_of(module, function))
-    return isinstance(node, _PLAIN_NODES)
-
-
-def is_bound(module: Module, name: str) -> bool:
-    return name in module.definitions or name in module.imports
-
-
-def written(called: Called) -> str:
-    target, chain = called
-    return ".".join([str(target).replace(":", "."), *chain])
-
-
-def targets_of(module: Module, expression: ast.expr) -> list[Called]:
-    """Return the possible targets of a dotted name of the module; [] for another expression."""
-    base, chain = dotted(expression)
-    return [] if base is None else [(target, chain) for target in module.targets(base)]
+def _passed_by(argument: ast.expr) -> Iterator[ast.expr]:
+    """Yield the dotted names that an argument is, or holds."""
+    match argument:
+        case ast.Name() | ast.Attribute():
+            yield argument
+        case ast.Starred(value=value):
+            yield from _passed_by(value)
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items) | ast.Dict(values=items):
+            for item in items:
+                yield from _passed_by(item)

@@ -18,8 +18,8 @@ _OUTPUT_READERS = frozenset({
 """Names of what reads the output of a program, or the constants of code."""
 _LOG_READERS = _OUTPUT_READERS | {
     "addFilter", "addHandler", "assertLogs", "basicConfig", "captureWarnings", "dictConfig", "fileConfig", "Filter",
-    "getLoggerClass", "Handler", "handlers", "lastResort", "LoggerAdapter", "loggerClass", "LogRecord",
-    "setLoggerClass", "setLogRecordFactory",
+    "filters", "getLoggerClass", "Handler", "handlers", "lastResort", "LoggerAdapter", "loggerClass", "LogRecord",
+    "mock", "monkeypatch", "patch", "setLoggerClass", "setLogRecordFactory",
 }  # fmt: skip
 """Names of what reads log records, or the output to which they go."""
 _EXCEPTION_READERS = _OUTPUT_READERS | {
@@ -160,6 +160,10 @@ def _names_in(statement: ast.stmt) -> Iterator[str]:
             case ast.Attribute(value=ast.Name(id="inspect"), attr=name):
                 yield from (name, f"inspect.{name}")
             case ast.Attribute(value=ast.Attribute(attr="Logger"), ctx=ast.Store()):
+                yield "setLoggerClass"
+            case ast.Attribute(attr=name, ctx=ast.Store()) if name in LOG_METHODS:
+                yield "setLoggerClass"
+            case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value=name), _]) if name in LOG_METHODS:
                 yield "setLoggerClass"
             case ast.Call(args=arguments) if any(getattr(each, "attr", "") == "Logger" for each in arguments):
                 yield "setLoggerClass"

@@ -163,6 +163,8 @@ class _Writer:
             # Absent and empty are one: a later Python adds fields.
             if value is None or field == without or (type(value) is list and not value):
                 continue
+            if field in ("orelse", "finalbody") and type(value) is list and not any(True for _ in _kept(value)):
+                continue
             if field == named:
                 value = [self.scopes.variable(name) or name for name in (value if type(value) is list else [value])]
             self.parts.append(f"{field}=")

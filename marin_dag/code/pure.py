@@ -21,7 +21,11 @@ PLAIN_BUILTINS = frozenset({
     "range", "repr", "set", "sorted", "str", "tuple",
 })  # fmt: skip
 """Builtins whose results have no methods of a project."""
-CALLERS = frozenset({"filter", "map", "max", "min", "reduce", "sorted"})
+CALLERS = frozenset({
+    "accumulate", "apply", "apply_along_axis", "cond", "dropwhile", "filter", "filterfalse", "fori_loop",
+    "fromfunction", "frompyfunc", "groupby", "map", "max", "min", "nlargest", "nsmallest", "reduce", "scan", "sort",
+    "sorted", "starmap", "sub", "subn", "switch", "takewhile", "vectorize", "vmap", "while_loop",
+})  # fmt: skip
 """Functions that call a function that they get."""
 FILLED = ("enumerate", "filter", "iter", "map", "reversed", "zip", "collections.defaultdict", "itertools.")
 """Beginnings of names whose results a reader changes."""
@@ -33,11 +37,12 @@ _PURE_PACKAGES = frozenset({
 })  # fmt: skip
 _PROJECT_FILE = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _ACTING = frozenset({
-    "add", "addHandler", "addLevelName", "atexit", "basicConfig", "captureWarnings", "config", "copyto", "delitem",
-    "disable", "dump", "environ", "exec", "fill_diagonal", "iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul",
-    "imod", "imul", "ior", "ipow", "irshift", "isub", "itruediv", "ixor", "load", "now", "pack_into", "place", "put",
-    "putmask", "random", "read", "register", "run", "save", "seed", "set", "setitem", "setLoggerClass",
-    "singledispatch_register", "sleep", "start", "today", "update", "update_wrapper", "urlopen", "utcnow", "write",
+    "add", "addHandler", "addLevelName", "atexit", "basicConfig", "call", "captureWarnings", "config", "copyto",
+    "delitem", "disable", "dump", "environ", "exec", "fill_diagonal", "iadd", "iand", "iconcat", "ifloordiv", "ilshift",
+    "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub", "itruediv", "ixor", "load", "methodcaller", "now",
+    "pack_into", "place", "put", "putmask", "random", "read", "register", "run", "save", "seed", "set", "setitem",
+    "setLoggerClass", "singledispatch_register", "sleep", "start", "today", "update", "update_wrapper", "urlopen",
+    "utcnow", "write",
 })  # fmt: skip
 """Names in a dotted name of those packages that do act, or whose results differ from call to call."""
 _ACTING_PREFIXES = ("register_", "set_", "setattr", "add_", "save_", "load_", "manual_seed", "rand")
@@ -47,6 +52,11 @@ _KEEPERS = frozenset({
     "runtime_checkable", "singledispatch", "ThreadPoolExecutor", "total_ordering", "wraps",
 })  # fmt: skip
 """Functions of packages that keep the functions they get, and do not call them."""
+_SHARING = frozenset({
+    "asanyarray", "asarray", "ascontiguousarray", "atleast_1d", "broadcast_to", "ChainMap", "frombuffer", "ravel",
+    "reshape", "squeeze", "swapaxes", "transpose", "view",
+})  # fmt: skip
+"""Functions of packages whose results are, or show, their arguments."""
 _CHANGING = frozenset({
     "add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update", "mkdir",
     "open", "pop", "popitem", "remove", "rename", "reverse", "rmdir", "setdefault", "sort",
@@ -54,12 +64,15 @@ _CHANGING = frozenset({
 })  # fmt: skip
 _READING_KINDS = (str, bytes, tuple, frozenset, int, float, complex, range, list, dict, set, re.Pattern, re.Match)
 _READING_ARRAYS = frozenset({
-    "all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "elements", "isoformat", "item", "joinpath",
-    "max", "mean", "min", "most_common", "prod", "ravel", "relative_to", "reshape", "resolve", "round", "std", "sum",
-    "tobytes", "tolist", "transpose", "view", "with_name", "with_suffix",
+    "all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "elements", "getChild", "getEffectiveLevel",
+    "isEnabledFor", "isoformat", "item", "joinpath", "max", "mean", "min", "most_common", "prod", "ravel",
+    "relative_to", "reshape", "resolve", "round", "std", "sum", "tobytes", "tolist", "transpose", "view", "with_name",
+    "with_suffix",
 })  # fmt: skip
 STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
 """Packages whose values and results depend on earlier settings."""
+CONFIGURABLE = frozenset({"jax", "numpy", "pandas", "torch"})
+"""Packages the results of whose functions depend on earlier settings."""
 READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - _CHANGING | _READING_ARRAYS
 """Methods that change no object of Python or of packages; any other method may change its object."""
 
@@ -90,6 +103,12 @@ def is_plain(dotted: str) -> bool:
     """Return whether the result of calling a dotted name is an object of a package, whose methods call no project."""
     is_kept = keeps(dotted) and not dotted.startswith("marin_dag.values.")
     return is_pure(dotted) and not is_kept and not dotted.startswith(FILLED)
+
+
+def shares(dotted: str) -> bool:
+    """Return whether others may hold the result of calling a dotted name, as with `logging.getLogger`."""
+    last = dotted.rpartition(".")[2]
+    return last in _SHARING or last.startswith("get")
 
 
 def keeps(dotted: str) -> bool:

@@ -8,14 +8,15 @@ from typing import NamedTuple
 from marin_dag.code.syntax import nodes_of
 
 _DOCUMENTATION = frozenset({
-    "__code__", "__doc__", "cleandoc", "co_code", "co_consts", "doctest", "GenerateJsonSchema", "getdoc", "help",
-    "json_schema", "marshal", "model_json_schema", "models_json_schema", "render_doc", "schema_json",
-    "shortDescription",
+    "__code__", "__doc__", "cleandoc", "co_code", "co_consts", "doctest", "GenerateJsonSchema", "getdoc", "getmembers",
+    "getmembers_static", "help", "json_schema", "marshal", "model_json_schema", "models_json_schema",
+    "names of a class", "render_doc", "schema_json", "shortDescription", "use_attribute_docstrings",
 })  # fmt: skip
 """Names by which a docstring is read, or becomes part of a schema."""
 _FILES = frozenset({
     "__file__", "__loader__", "__path__", "__spec__", "co_filename", "extract_stack", "extract_tb", "f_code",
-    "find_spec", "get_data", "get_importer", "getabsfile", "getfile", "getmodule", "getsourcefile", "run_path",
+    "find_spec", "get_data", "get_importer", "getabsfile", "getfile", "getmodule", "getsourcefile", "PackageLoader",
+    "resource_filename", "resource_listdir", "resource_stream", "resource_string", "run_path",
     "spec_from_file_location",
 })  # fmt: skip
 """Names by which a file beside the code is found."""
@@ -28,6 +29,9 @@ _RUNNERS = frozenset({
 """Names by which a module or file is run that a text names."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_][\w.]*)?")
 _FROM = re.compile(r"\bfrom\s+([\w.]+)\s+import\s+")
+_TAGGED = re.compile(r"(?:ext://|!?!py(?:thon)?(?:/[\w/]+)?:)([A-Za-z_][\w.]*\w)")
+"""Names behind the scheme of a logging configuration, or the tag of a YAML text."""
+_LISTS = frozenset({"glob", "iterdir", "listdir", "rglob", "scandir", "walk"})
 _INTRODUCED = re.compile(r"(-m|\bimport(\s+[\w.]+\s*,)*)\s*$")
 _PATH = re.compile(r"[\w][\w ./\\-]*")
 MAX_TEXT_LENGTH = 200
@@ -45,7 +49,7 @@ class Reads(NamedTuple):
     computes_paths: bool = False
     """Whether the definition may find such a file by a computed name."""
     own_source: bool = False
-    """Whether it may read its own source file: it uses `__file__` other than for the folder of the file."""
+    """Whether it may read its own source file, or list a folder: it uses `__file__` other than for that folder."""
     modules: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
 
@@ -70,17 +74,18 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
                     names.add(attribute)
                 case ast.Name(id=name):
                     names.update(_imported_names([name, *meaning(name)]))
+                case ast.keyword(arg="use_attribute_docstrings"):
+                    names.add("use_attribute_docstrings")
                 case ast.alias(name=name):
                     names.update(_imported_names([name]))
                 case ast.ImportFrom(module=str(name)):
                     names.update(_imported_names(f"{name}.{each.name}" for each in node.names))
                 case ast.JoinedStr() | ast.BinOp(op=ast.Add() | ast.Mod(), left=ast.Constant(value=str())):
                     is_joined = True
-                case (
-                    ast.Attribute(value=ast.Constant(), attr="format" | "join")
-                    | ast.Attribute(attr="glob" | "iterdir" | "rglob")
-                ):
+                case ast.Attribute(value=ast.Constant(), attr="format" | "join"):
                     is_joined = True
+                case ast.Attribute(attr="__dict__", value=owner) | ast.Call(func=ast.Name(id="vars"), args=[owner]):
+                    names.update(["__dict__", *(["names of a class"] if _may_be_class(owner) else [])])
                 case ast.Constant(value=str(text)):
                     texts[text] = None
                 case ast.Constant(value=bytes(raw)):
@@ -91,20 +96,33 @@ def reads_of(statements: Iterable[ast.stmt], meaning: Callable[[str], Iterable[s
     is_run = bool(names & _RUNNERS)
     finds_files = bool(names & _FILES) or any(text.endswith(".py") for text in short)
     modules = [text for text in short if _MODULE.fullmatch(text) and "." in text]
+    modules += [name for text in texts for name in _TAGGED.findall(text)]
     if is_run:
-        modules = list(dict.fromkeys([*modules, *(name for text in texts for name in _run_by(text))]))
+        modules = list(dict.fromkeys([*modules, *(name for text in texts for name in modules_run_by(text))]))
     return Reads(
         bool(names & _DOCUMENTATION),
         bool(names & _FILES),
         tuple(text for text in short if finds_files and _PATH.fullmatch(text)),
-        bool(names & _FILES) and is_joined,
-        bool(names & _FILES) and any(map(_uses_own_file, statements)),
+        bool(names & _FILES) and (is_joined or bool(names & _LISTS)),
+        bool(names & _FILES) and (bool(names & _LISTS) or any(map(_uses_own_file, statements))),
         tuple(modules),
         tuple(environment),
     )
 
 
-def _run_by(text: str) -> Iterator[str]:
+def _may_be_class(owner: ast.expr) -> bool:
+    """Return whether an expression may be a class, by how classes are spelt."""
+    match owner:
+        case ast.Name(id=name):
+            return name == "cls" or name[:1].isupper()
+        case ast.Attribute(attr=name):
+            return name == "__class__" or name[:1].isupper()
+        case ast.Call(func=ast.Name(id="type")):
+            return True
+    return False
+
+
+def modules_run_by(text: str) -> Iterator[str]:
     """Yield the modules that a text may name: by its whole, as a dotted word, after `-m`, or after `import`.
 
     Another single word of a sentence may be the name of a module on some path, and is none of these.

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from marin_dag.code.normal_form import readable
-from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, OPAQUE_NAMES, OPAQUE_VALUES, opaque_in
+from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_NAMES, OPAQUE_VALUES, PASSED_ON, opaque_call, opaque_in
 from marin_dag.code.syntax import (
     Module,
     Target,
@@ -16,6 +16,7 @@ from marin_dag.code.syntax import (
     bindings_of,
     children,
     dotted,
+    guarded_by,
     imported,
     loaded_by,
     parameters,
@@ -25,13 +26,16 @@ from marin_dag.code.syntax import (
 
 _ENGINE = "marin_dag"
 _WORD = re.compile(r"\w+")
-_MARKERS = (".Runtime", ".StopAt", ".Added")
+_MARKERS = (".Runtime", ".StopAt")
 
 _LITERAL = frozenset({"typing.Literal", "typing_extensions.Literal"})
 _ANNOTATED = frozenset({"typing.Annotated", "typing_extensions.Annotated"})
 NAMESPACES = ("__dict__", "__annotations__")
 """Attributes of a module that hold names in the order of its statements."""
-_READERS_OF_MODULES = frozenset({"getattr", "inspect.get_annotations", "typing.get_type_hints", "vars"})
+_READERS_OF_MODULES = frozenset({
+    "dir", "getattr", "inspect.get_annotations", "inspect.getmembers", "inspect.getmembers_static",
+    "typing.get_type_hints", "vars",
+})  # fmt: skip
 """Functions that return such an attribute."""
 _MAKERS_OF_TYPES = frozenset({
     "dataclasses.make_dataclass", "pydantic.create_model", "pydantic.TypeAdapter", "typing.ForwardRef",
@@ -41,7 +45,7 @@ _MAKERS_OF_TYPES = frozenset({
 
 _FOLLOWED = frozenset({
     ast.AnnAssign, ast.AsyncFunctionDef, ast.Attribute, ast.Call, ast.ClassDef, ast.DictComp, ast.FunctionDef,
-    ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.Name, ast.SetComp, ast.Subscript,
+    ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.Name, ast.SetComp, ast.Subscript, ast.Try, ast.TryStar, ast.With,
 })  # fmt: skip
 """Kinds of nodes that mean more than their children."""
 
@@ -107,6 +111,11 @@ class Scanner:
         self.loads: list[str] = []
         self.opaque: list[str] = []
         self.scopes: list[dict[str, list[Target]]] = []
+        self.guarded: list[str] = []
+        """Modules whose import may fail by any error while the code goes on."""
+        self.optional: list[str] = []
+        self._called: set[int] = set()
+        self._in_class = False
 
     def prepared(self, statement: ast.stmt) -> ast.stmt:
         """Return the statement without what is the engine's or data: its `@step`, the fields of a value's class."""
@@ -121,9 +130,24 @@ class Scanner:
         """Return whether a field is declared not to count, or not to count at the value that it had before."""
         if not isinstance(item, ast.AnnAssign):
             return False
+        if (before := self._value_before(item)) is not None:
+            field = item.value.keywords if isinstance(item.value, ast.Call) else []
+            default = next((each.value for each in field if each.arg == "default"), item.value)
+            return default is not None and ast.dump(default) == ast.dump(before)
         markers = [node for node in ast.walk(item.annotation) if isinstance(node, ast.Name | ast.Attribute)]
         meant = [name for node in markers for name in self._full_names(*dotted(node))]
         return any(name.startswith(f"{_ENGINE}.") and name.endswith(_MARKERS) for name in meant)
+
+    def _value_before(self, field: ast.AnnAssign) -> ast.expr | None:
+        """Return the value of an added field that means "as before"."""
+        for node in ast.walk(field.annotation):
+            if isinstance(node, ast.Call) and any(
+                name.startswith(f"{_ENGINE}.") and name.endswith(".Added")
+                for name in self._full_names(*dotted(node.func))
+            ):
+                values = [*node.args, *(each.value for each in node.keywords)]
+                return values[0] if values else None
+        return None
 
     def _is_engine(self, decorator: ast.expr) -> bool:
         base, _ = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
@@ -177,7 +201,12 @@ class Scanner:
                 self._visit(node.value, Aspect.FULL)
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
+            case ast.Try() | ast.TryStar() | ast.With():
+                self.guarded += guarded_by(node, self.module.package, is_any=False)
+                self.optional += guarded_by(node, self.module.package, is_any=True)
+                self._children(node, aspect)
             case ast.Call():
+                self._called.add(id(node.func))
                 self._note_opaque_call(node)
                 self._children(node, aspect)
                 if not _MAKERS_OF_TYPES.isdisjoint(self._full_names(*dotted(node.func))):
@@ -262,7 +291,9 @@ class Scanner:
                 for _, target in imported(statement, self.module.package):
                     self.references.append(Reference(target, (), Aspect.FULL))
             is_known = aspect is Aspect.VALUE and isinstance(statement, ast.AnnAssign)
+            self._in_class = True
             self._visit(statement, Aspect.TYPE if is_known else Aspect.FULL)
+            self._in_class = False
 
     def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
         bound = bindings_of(node)
@@ -302,6 +333,8 @@ class Scanner:
             self._visit(inner, aspect)
         else:
             targets = self.targets(base)
+            if id(node) not in self._called:
+                self.opaque.extend(f"{name}, passed on" for name in self._full_names(base, chain) if name in PASSED_ON)
             if targets or base in (*OPAQUE_NAMES, *OPAQUE_VALUES):
                 self.opaque.extend(what for name in self._full_names(base, chain) for what in opaque_in(name))
             self.references.extend(Reference(target, chain, aspect) for target in targets)
@@ -323,14 +356,14 @@ class Scanner:
         if base is None or any(base in scope and not scope[base] for scope in self.scopes):
             return []
         certain = [target for target in self.targets(base) if target.is_certain]
-        roots = [str(target).replace(":", ".") for target in certain] or [base]
+        roots = [str(target).replace(":", ".").removeprefix("builtins.") for target in certain] or [base]
         return [".".join([root, *chain]) for root in roots]
 
     def _note_opaque_call(self, call: ast.Call) -> None:
         base, chain = dotted(call.func)
         names = [] if base is None else self._full_names(base, chain)
-        if any(name in OPAQUE_CALLS for name in names):
-            self.opaque.append(ast.unparse(call))
+        is_module_level = not (self.scopes or self._in_class)
+        self.opaque.extend(opaque_call(call, names, is_module_level=is_module_level))
         is_attribute = "getattr" in names and ast.unparse(call.args[-1]).strip("'") not in NAMESPACES
         if not is_attribute and not _READERS_OF_MODULES.isdisjoint(names):
             for owner, path in (dotted(argument) for argument in call.args):
@@ -343,10 +376,6 @@ class Scanner:
             else:
                 self.loads.append(name)
                 self.references.append(Reference(Target(name, None), (), Aspect.FULL))
-        if isinstance(call.func, ast.Call) and isinstance(call.func.func, ast.Name) and call.func.func.id == "getattr":
-            attribute = call.func.args[1] if len(call.func.args) > 1 else None
-            if not isinstance(attribute, ast.Constant):
-                self.opaque.append(ast.unparse(call.func))
 
     def _imported_by(self, call: ast.Call) -> str | None:
         match call.args:

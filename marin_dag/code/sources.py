@@ -144,6 +144,8 @@ class Sources:
             return
         if not is_certain and module is not None and "__all__" in module.definitions:
             yield Place(name, "__all__", Aspect.FULL)  # says whether a star brings the name
+        elif not is_certain and head.startswith("_"):
+            return
         if module is not None and head in module.definitions:
             yield Place(name, head, aspect)
             for target, inner in module.definitions[head].alias or ():
@@ -171,6 +173,9 @@ class Sources:
         self, name: str, module: Summary | None, aspect: Aspect, missing: list[str], visited: set[Reference]
     ) -> Iterator[Place]:
         """Yield all of a module that is used as a value, and what it passes on."""
+        if (module is None or module.is_package) and name != ENGINE:
+            for inner in self._submodules(name):
+                yield from self._whole(inner, self.module(inner), aspect, missing, visited)
         if module is None:
             return
         for attribute in dict.fromkeys([*module.definitions, *module.imports]):
@@ -179,6 +184,13 @@ class Sources:
             yield from self._places(Reference(Target(name, attribute), (), aspect), missing, visited)
         for star in module.star_imports:
             yield from self._places(Reference(Target(star, None), (), aspect), missing, visited)
+
+    def _submodules(self, name: str) -> list[str]:
+        folders = [root / Path(*name.split(".")) for root in self.roots]
+        files = [file for folder in folders for pattern in ("*.py", "*/__init__.py") for file in folder.glob(pattern)]
+        names = {file.parent.name if file.name == "__init__.py" else file.stem for file in files}
+        own = {folder.name for folder in folders}
+        return [f"{name}.{each}" for each in sorted(names - own)]
 
     def is_module(self, name: str) -> bool:
         """Return whether `name` is a module or a folder of modules."""

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, is_filled, plain_names, statement_of
+from marin_dag.code.effects import QUIET, Effects
+from marin_dag.code.import_time import Statement, effects_of_use, statement_of
 from marin_dag.code.messages import Hears, Messages, hears_of, messages_of
 from marin_dag.code.normal_form import documentation_of, dump
+from marin_dag.code.objects import is_filled, plain_names
 from marin_dag.code.reads import NOTHING, Reads, reads_of
 from marin_dag.code.references import Alias, Aspect, Reference, Scanner, alias_of, named
 from marin_dag.code.syntax import (
@@ -46,6 +48,10 @@ class Scanned(NamedTuple):
     """Hash of the names of local variables, which are not in the digest; "" if there are none."""
     hears: Hears
     opaque: tuple[str, ...]
+    guarded: tuple[str, ...] = ()
+    """Modules whose import may fail by any error while the definition goes on."""
+    optional: tuple[str, ...] = ()
+    """Modules that the definition does without where they are missing."""
 
 
 UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), "", Hears(), ())
@@ -67,6 +73,8 @@ class Definition(NamedTuple):
     """Whether each of these statements is a class, or a class or function."""
     is_error: bool
     """Whether each is a class whose new instances only keep their arguments."""
+    is_schema: bool
+    """Whether such a class decides how a model reads or writes a value that is no instance of it."""
     is_plain: bool
     """Whether it is an object of Python's own."""
     effects: Effects
@@ -130,6 +138,7 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
         len(classes) == len(statements),
         all(isinstance(statement, kinds) for statement in statements),
         bool(classes) and len(classes) == len(statements) and all(map(_only_keeps, classes)),
+        any(map(_is_schema, classes)),
         name in plain_names(module),
         effects_of_use(module, statements),
         effects_of_use(module, statements, of_instance=True) if classes else QUIET,
@@ -154,9 +163,21 @@ def _bases(module: Module, classes: list[ast.ClassDef]) -> tuple[Reference, ...]
     return tuple(Reference(target, chain, Aspect.FULL) for target, chain in found)
 
 
+_HOOKS = ("__init_subclass__", "__class_getitem__", "__pydantic_init_subclass__")
+
+
 def _has_hook(made: ast.ClassDef) -> bool:
     return any(keyword.arg == "metaclass" for keyword in made.keywords) or any(
-        getattr(item, "name", "") in ("__init_subclass__", "__class_getitem__") for item in made.body
+        getattr(item, "name", "") in _HOOKS for item in made.body
+    )
+
+
+def _is_schema(made: ast.ClassDef) -> bool:
+    return any(
+        dotted(base)[1][-1:] == ("TypedDict",) or dotted(base) == ("TypedDict", ()) for base in made.bases
+    ) or any(
+        getattr(item, "name", "") in ("__get_pydantic_core_schema__", "__get_pydantic_json_schema__")
+        for item in made.body
     )
 
 
@@ -250,7 +271,8 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
         tuple(f"{module.name}.{name}: {what}" for each in prepared for what in _line_numbers(each)),
     )
     is_alias = alias_of(module, name) is not None  # what an alias stands for depends on what is asked of it
-    return [common if is_alias else _followed(common, scanner, name, prepared) for scanner in scanners]
+    followed = [_followed(common, scanner, name, prepared) for scanner in scanners]
+    return [common._replace(opaque=each.opaque) for each in followed] if is_alias else followed
 
 
 def _followed(common: Scanned, scanner: Scanner, name: str, prepared: list[ast.stmt]) -> Scanned:
@@ -259,6 +281,8 @@ def _followed(common: Scanned, scanner: Scanner, name: str, prepared: list[ast.s
     return common._replace(
         references=tuple(dict.fromkeys(scanner.references)),
         loads=tuple(dict.fromkeys(scanner.loads)),
+        guarded=tuple(dict.fromkeys(scanner.guarded)),
+        optional=tuple(dict.fromkeys(scanner.optional)),
         opaque=(*common.opaque, *(f"{scanner.module.name}.{name}: {what}" for what in scanner.opaque)),
     )
 

@@ -41,6 +41,8 @@ class Module:
     """Whether the module has `from __future__ import annotations`."""
     plain: frozenset[str] | None = None
     """Names that stand for objects of Python's own; None until they are asked for."""
+    unsafe: frozenset[str] | None = None
+    """Those that may hold objects of the project."""
 
     @property
     def package(self) -> str:
@@ -49,17 +51,16 @@ class Module:
 
     def targets(self, name: str) -> list[Target]:
         """Return what a name may mean at the top level."""
-        if name in self.definitions:
-            return [Target(self.name, name), *self.imports.get(name, [])]
-        if name in self.imports:
-            return self.imports[name]
-        return [Target(module, name, is_certain=False) for module in self.star_imports]
+        own = [Target(self.name, name)] if name in self.definitions else []
+        stars = [Target(module, name, is_certain=False) for module in self.star_imports]  # may hide the others
+        return [*own, *self.imports.get(name, []), *stars]
 
 
 def parse_module(name: str, path: Path, source: bytes) -> Module:
     """Return `source`, the content of `path`, parsed as module `name`."""
     module = Module(name, path)
     parsed = ast.parse(source, filename=str(path))
+    _mark_own_names(parsed)
     module.documentation = ast.get_docstring(parsed, clean=False) or ""
     for statement in parsed.body:
         _add(module, statement)
@@ -117,8 +118,27 @@ def is_overload(statement: ast.stmt) -> bool:
     return any(_is_of_typing(decorator, "overload") for decorator in getattr(statement, "decorator_list", ()))
 
 
+_OF_TYPING = frozenset({"TYPE_CHECKING", "overload"})
+
+
+def _mark_own_names(parsed: ast.Module) -> None:
+    """Mark the uses of names like those of `typing` that the module binds otherwise."""
+    nodes = nodes_of(parsed)
+    names = [node for node in nodes if isinstance(node, ast.Name) and node.id in _OF_TYPING]
+    own = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    for node in nodes:
+        match node:
+            case ast.ImportFrom(module=module, names=imported_names) if module not in ("typing", "typing_extensions"):
+                own.update(each.asname or each.name for each in imported_names)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                own.add(name)
+    for node in names:
+        if node.id in own:
+            node.__dict__["is_own"] = True
+
+
 def _is_of_typing(expression: ast.expr, name: str) -> bool:
-    return dotted(expression) in ((name, ()), ("typing", (name,)))
+    return not expression.__dict__.get("is_own") and dotted(expression) in ((name, ()), ("typing", (name,)))
 
 
 def _is_main_guard(test: ast.expr) -> bool:
@@ -147,6 +167,36 @@ def loaded_by(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[
     base = absolute(statement.module or "", statement.level, package)
     yield base
     yield from (f"{base}.{alias.name}" for alias in statement.names if alias.name != "*")
+
+
+_MISSING = ("ImportError", "ModuleNotFoundError")
+
+
+def guarded_by(node: ast.Try | ast.TryStar | ast.With, package: str, *, is_any: bool) -> Iterator[str]:
+    """Yield the modules that a statement imports and whose failure it catches.
+
+    Args:
+        is_any: yield those whose absence alone it catches, too.
+    """
+    errors: list[ast.expr | None]
+    if isinstance(node, ast.With):
+        caught = [each.context_expr for each in node.items]
+        errors = [
+            error
+            for each in caught
+            if isinstance(each, ast.Call) and ast.unparse(each.func).endswith("suppress")
+            for error in each.args
+        ]
+    else:
+        errors = [
+            error
+            for handler in node.handlers
+            for error in (handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type])
+        ]
+    if any(is_any or error is None or ast.unparse(error) not in _MISSING for error in errors):
+        for inner in (each for statement in node.body for each in nodes_of(statement)):
+            if isinstance(inner, ast.Import | ast.ImportFrom):
+                yield from loaded_by(inner, package)
 
 
 def absolute(name: str, level: int, package: str) -> str:

@@ -1,10 +1,12 @@
 """Trace: what importing a module does that other code can see, in order."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from marin_dag.code.import_time import BASE, INSTANCE, ITEM, LOUD, QUIET, Called, Effects, written
-from marin_dag.code.pure import READERS, STATEFUL, is_pure, is_pure_builtin
+from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, Effects
+from marin_dag.code.objects import Called, written
+from marin_dag.code.pure import CONFIGURABLE, READERS, STATEFUL, is_pure, is_pure_builtin
 from marin_dag.code.references import Aspect, Reference
 from marin_dag.code.sources import Place, Sources
 from marin_dag.code.summary import UNSEEN, Definition, Executed, Scanned, Summary
@@ -92,6 +94,11 @@ class Traces:
         )
 
     def _reads_others(self, module: Summary, executed: Executed) -> bool:
+        effects = executed.statement.effects
+        if any(target.module.partition(".")[0] in CONFIGURABLE for target, _ in effects.called):
+            return True
+        if any(target.module == "logging" and chain for target, chain in effects.asked):
+            return True
         targets = [target for name in executed.statement.reads for target in module.imports.get(name, ())]
         if any(each.module.partition(".")[0] in STATEFUL or self._is_own_module(each) for each in targets):
             return True
@@ -132,7 +139,7 @@ class Traces:
             for called in each.passed:
                 if called not in seen_passed:
                     seen_passed.add(called)
-                    pending += [found.effects for found in self._definitions(called) if found.is_callable]
+                    pending += self._effects_of_passed(called)
             for asked in each.asked:
                 if asked not in seen_asked:
                     seen_asked.add(asked)
@@ -142,20 +149,61 @@ class Traces:
     def _answers_of(self, asked: Called) -> list[Effects]:
         """Return the effects of operators, indices, attributes and iteration on the object of a name."""
         target, chain = asked
+        if chain[-1:] == (IMPORT,):
+            is_module = self._sources.is_first_party(target.module) and self._sources.module(target.module) is not None
+            return [LOUD] if is_module else []
         if chain[-1:] in ((BASE,), (ITEM,)):
+            if not self._sources.is_first_party(target.module):
+                package = target.module.partition(".")[0]
+                is_known = (
+                    chain[-1] == ITEM or package in sys.stdlib_module_names or is_pure(written((target, chain[:-1])))
+                )
+                return [] if is_known else [LOUD]
             found = self._definitions((target, chain[:-1]))
-            is_hidden = chain[-1] == BASE and not all(each.is_class for each in found)
+            is_hidden = chain[-1] == BASE and not (found and all(each.is_class for each in found))
             return [LOUD] if is_hidden or any(each.has_hook for each in self._with_bases(found)) else []
-        if not self._sources.is_first_party(target.module) or self._is_own_module(target):
+        if not self._sources.is_first_party(target.module) or (self._is_own_module(target) and not chain):
             return []
         if chain[-1:] == (INSTANCE,):  # of a class, or of one that a function calls
             found = self._definitions((target, chain[:-1]))
-            classes = [each for each in (*found, *self._called_by(found)) if each.is_class]
-            return [each.answers for each in self._with_bases(classes)]
-        values = [each for each in self._definitions(asked) if each.has_hook or not (each.is_callable or each.is_plain)]
+            return [each.answers for each in self._with_bases(self._classes_of(found))]
+        found = self._definitions(asked)
+        descriptors = [
+            name for each in found if each.is_class for name in each.answers.asked if name[1][-1:] == (INSTANCE,)
+        ]
+        values = [each for each in found if each.has_hook or not each.is_callable]
         if any(each.has_hook and not each.is_callable for each in values):
             return [LOUD]
-        return [each.answers if each.is_class else LOUD for each in self._with_bases(self._called_by(values))]
+        held = [QUIET._replace(asked=each.effects.asked) for each in values]
+        if not all(each.is_class for each in self._called_by(values)):
+            return [LOUD]
+        made = self._with_bases(self._classes_of(self._called_by(values)))
+        return [QUIET._replace(asked=tuple(descriptors)), *held, *(each.answers for each in made)]
+
+    def _classes_of(self, definitions: Iterable[Definition]) -> list[Definition]:
+        """Return the classes among definitions and all that these call: their objects may hold instances of them."""
+        pending = list(definitions)
+        found: dict[int, Definition] = {}
+        while pending:
+            each = pending.pop()
+            if id(each) not in found:
+                found[id(each)] = each
+                pending += [*self._called_by([each]), *self._with_bases([each])]
+        return [each for each in found.values() if each.is_class]
+
+    def _effects_of_passed(self, called: Called) -> list[Effects]:
+        """Return the effects of a package that calls what it gets."""
+        target, chain = called
+        if not self._sources.is_first_party(target.module) or (self._is_own_module(target) and not chain):
+            return []
+        found = self._definitions(called)
+        if found and all(each.is_plain for each in found):
+            return []
+        made = self._called_by(found)
+        is_whole = not chain and len(self._sources.resolve(Reference(*called, Aspect.FULL), set())) == len(found)
+        if is_whole and made and all(each.is_class for each in made) and not any(each.is_callable for each in found):
+            return [each.effects for each in made]
+        return [LOUD] if (inner := self._effects_of(called)) is None else inner
 
     def _called_by(self, definitions: Iterable[Definition]) -> list[Definition]:
         return [made for each in definitions for called in each.effects.called for made in self._definitions(called)]

@@ -1,0 +1,34 @@
+"""Methods that run without a call that names them: constructors, operators, properties."""
+
+import ast
+
+CONSTRUCTORS = (
+    "__init__",
+    "__post_init__",
+    "model_post_init",
+    "__new__",
+    "__set_name__",
+    "__attrs_post_init__",
+    "__del__",
+)
+
+
+def is_accessor(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Attribute) and decorator.attr in ("setter", "getter", "deleter")
+
+
+def makes(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a method runs when an instance is made, or when an instance is called as a decorator."""
+    is_run = any("validator" in ast.unparse(each) or is_setter(each) for each in method.decorator_list)
+    return is_run or method.name in CONSTRUCTORS or method.name == "__call__"
+
+
+def is_setter(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Attribute) and decorator.attr in ("setter", "deleter")
+
+
+def answers(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a method runs by an operator, an index or an attribute."""
+    kinds = ("property", "getter", "setter", "deleter")
+    is_property = any(ast.unparse(each).endswith(kinds) for each in method.decorator_list)
+    return is_property or (method.name.startswith("__") and not makes(method))

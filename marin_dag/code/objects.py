@@ -1,0 +1,178 @@
+"""Objects of expressions: whether their methods call code of the project, and whether nothing else holds them."""
+
+import ast
+from collections.abc import Container, Iterable
+
+from marin_dag.code.pure import FILLED, PLAIN_BUILTINS, is_plain, is_pure, shares
+from marin_dag.code.syntax import Module, Target, dotted, nodes_of
+
+Called = tuple[Target, tuple[str, ...]]
+"""A dotted name: the target of its first part, and the attributes after that part."""
+_DISPLAYS = (
+    *(ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp),
+    *(ast.GeneratorExp, ast.Compare),
+)
+_DEEP = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.UnaryOp)
+_COPYING = frozenset({"astype", "copy", "format", "join", "replace", "split", "splitlines", "tolist"})
+"""Methods whose result nothing else holds."""
+
+
+def is_filled(module: Module, node: ast.expr | None) -> bool:
+    """Return whether a value is an iterator, which its first reader uses up, or grows when it is read."""
+    match node:
+        case ast.GeneratorExp():
+            return True
+        case ast.Call(func=function):
+            names = [written(each) for each in targets_of(module, function)] or [ast.unparse(function)]
+            return any(name.startswith(FILLED) for name in names)
+    return False
+
+
+def plain_names(module: Module) -> frozenset[str]:
+    """Return the names of objects of Python or of packages, whose methods call no code of the project."""
+    if module.plain is None:
+        plain: set[str] = set()
+        for name, statements in module.definitions.items():
+            value = _value_of(statements[0], name) if len(statements) == 1 and name not in module.imports else None
+            if value is not None and is_plain_value(module, value, plain):
+                plain.add(name)
+        module.plain = frozenset(plain)
+    return module.plain
+
+
+def _value_of(statement: ast.stmt, name: str) -> ast.expr | None:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=bound)], value=value) if bound == name:
+            return value
+        case ast.AnnAssign(value=ast.expr() as value):
+            return value
+    return None
+
+
+def is_plain_value(module: Module, node: ast.expr, plain: Iterable[str]) -> bool:
+    match node:
+        case ast.Name(id=name):
+            return name in plain or (not is_bound(module, name) and name in PLAIN_BUILTINS)
+        case ast.BinOp(left=left, right=right) | ast.IfExp(body=left, orelse=right):
+            return all(is_plain_value(module, side, plain) for side in (left, right))
+        case ast.UnaryOp(operand=operand):
+            return is_plain_value(module, operand, plain)
+        case ast.Subscript(value=generic) | ast.Attribute(value=generic):
+            targets = targets_of(module, generic)
+            return bool(targets) and all(is_pure(written(target)) for target in targets)
+        case ast.Call(func=ast.Name(id=name)) if name in PLAIN_BUILTINS and not is_bound(module, name):
+            return True
+        case ast.Call(func=ast.Attribute(value=receiver)) if is_plain_value(module, receiver, plain):
+            return True
+        case ast.Call(func=function):
+            return any(is_plain(written(called)) for called in targets_of(module, function))
+    return isinstance(node, _DISPLAYS)
+
+
+def is_bound(module: Module, name: str) -> bool:
+    return name in module.definitions or name in module.imports
+
+
+def written(called: Called) -> str:
+    target, chain = called
+    return ".".join([str(target).replace(":", "."), *chain])
+
+
+def targets_of(module: Module, expression: ast.expr) -> list[Called]:
+    """Return the possible targets of a dotted name of the module; [] for another expression."""
+    base, chain = dotted(expression)
+    return [] if base is None else [(target, chain) for target in module.targets(base)]
+
+
+def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
+    """Return whether an expression makes an object that nothing else holds.
+
+    Args:
+        own: names of such objects.
+    """
+    match node:
+        case ast.Name(id=name):
+            return name in own
+        case ast.IfExp(body=left, orelse=right):
+            return is_fresh(module, left, own) and is_fresh(module, right, own)
+        case ast.BinOp() | ast.UnaryOp() | ast.Lambda():
+            return True
+        case ast.Call(func=ast.Name(id=name)) if name in PLAIN_BUILTINS and not is_bound(module, name):
+            return True
+        case ast.Call(func=function):
+            names = [written(called) for called in targets_of(module, function)]
+            is_copy = isinstance(function, ast.Attribute) and function.attr in _COPYING
+            return is_copy or any(is_plain(name) and not shares(name) for name in names)
+    return isinstance(node, _DISPLAYS)
+
+
+def is_deep(node: ast.expr) -> bool:
+    """Return whether nothing else holds any object inside that of an expression."""
+    inner = [each for each in nodes_of(node) if isinstance(each, ast.expr)]
+    return all(isinstance(each, _DEEP) for each in inner)
+
+
+def values_of(module: Module, name: str) -> list[ast.expr | None]:
+    """Return the values of the statements that bind a name of the module; None for one that is not known."""
+    values: list[ast.expr | None] = []
+    for statement in module.definitions[name]:
+        match statement:
+            case ast.AugAssign(target=ast.Name()):
+                values.append(ast.Constant(None))  # the object stays, or a new one takes its place
+            case _:
+                values.append(_value_of(statement, name))
+    return [None] if name in module.imports else values
+
+
+def is_own(module: Module, name: str, depth: int) -> bool:
+    """Return whether no other module holds what `depth` attributes and items lead to from a name of the module.
+
+    What a class or function of the project returns is held to be own: the caller asks for it.
+    """
+    if depth < 2 and all(isinstance(each, ast.FunctionDef | ast.ClassDef) for each in module.definitions[name]):
+        return name not in module.imports
+    values = values_of(module, name)
+    if depth > 1:
+        return all(value is not None and is_deep(value) for value in values)
+    return all(value is not None and _may_be_own(module, value) for value in values)
+
+
+def _may_be_own(module: Module, value: ast.expr) -> bool:
+    match value:
+        case ast.Name(id=name) if name in module.definitions and name not in module.imports:
+            others = values_of(module, name)
+            return not any(isinstance(each, ast.Name) for each in others) and is_own(module, name, 1)
+        case ast.Call(func=function) if targets := targets_of(module, function):
+            return not any(shares(written(target)) for target in targets)
+    return is_fresh(module, value, ())
+
+
+def unsafe_names(module: Module) -> frozenset[str]:
+    """Return the names of objects of Python or of packages that may hold objects of the project."""
+    if module.unsafe is None:
+        safe: set[str] = set()
+        plain = plain_names(module)
+        for name in (each for each in module.definitions if each in plain):
+            value = _value_of(module.definitions[name][0], name)
+            if value is not None and _is_safe(module, value, safe):
+                safe.add(name)
+        module.unsafe = plain - safe
+    return module.unsafe
+
+
+def _is_safe(module: Module, value: ast.expr, safe: set[str]) -> bool:
+    nodes = nodes_of(value)
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id not in bound | safe and is_bound(module, node.id):
+            targets = module.targets(node.id)
+            is_package = all(is_pure(written((target, ()))) for target in targets)
+            statements = module.definitions.get(node.id, ())
+            is_definition = bool(statements) and all(
+                isinstance(each, ast.FunctionDef | ast.ClassDef) for each in statements
+            )
+            if not is_package and not (is_definition and id(node) not in called):
+                return False
+    return True
