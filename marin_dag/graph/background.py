@@ -14,6 +14,6 @@ class Background:
     group: str
     """Group of steps with a common backlog, such as the evaluations of one phase."""
     rank: int
-    """The training step: the highest rank that is ready, which is the newest milestone, starts first."""
+    """The milestone: the highest rank that is ready, which is the newest one, starts first."""
     max_waiting: int | None = None
     """Number of ranks of the group that may wait. When a milestone is published, the driver skips lower ranks."""

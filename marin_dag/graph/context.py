@@ -59,7 +59,7 @@ class StepContext(Protocol):
     """Digest of the step, or of the run that it continues."""
     attempt: str
     lease_epoch: int
-    """Grows with each holder of the step's lease; a checkpoint written under an older epoch cannot be published."""
+    """Grows with each holder of the step's lease; a state saved under an older epoch cannot be published."""
     output_path: str
     """Empty folder or URL of this attempt; everything written below it is the output."""
     log: logging.Logger
