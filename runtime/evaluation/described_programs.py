@@ -68,7 +68,7 @@ def described_program(
 
 
 def _prefill_beside(
-    run: Run, params: Params, frequencies: Any, cache: KeyValueCache, rows: PackedRows
+    run: ModelProgram, params: Params, frequencies: Any, cache: KeyValueCache, rows: PackedRows
 ) -> KeyValueCache:
     """Put one prompt of the rows into the cache, which is there while they run."""
     kept = run.model.prefill(params, rows, frequencies, computation=run.computation)[1]
