@@ -91,9 +91,12 @@ def heat_map(moments: Sequence[str], windows: Sequence[HeatWindow], most_cells: 
         windows, key=lambda window: (not window.is_suspicious, -window.mean_loss, window.domain, window.digest)
     )
     num_shown = max(FEWEST_TOKENS, most_cells // (len(ordered) * len(moments)))
-    text = "The stronger a token's colour, the less the model expected it. Point at a token, or use the Tab key."
+    text = (
+        "The stronger a token's colour, the less the model expected it; of a change, blue became easier, and orange "
+        "harder. Point at a token, or use the Tab key."
+    )
     if any(len(window.texts) > num_shown for window in ordered):
-        text += f" Each window shows its first {num_shown:,} tokens; `heat-map` draws more of fewer phases or domains."
+        text += f" Each window shows its first {num_shown:,} tokens; the command heat-map draws more of fewer phases."
     data = {"moments": moments, "windows": [_data(window, num_shown) for window in ordered]}
     names = [f"{window.domain} {window.digest}" for window in ordered]
     shows = ["its probability", *(f"change since {name}" for name in moments)]
