@@ -334,7 +334,7 @@ def test_a_70b_is_scored_and_writes_text_on_eight_chips(step):
     model = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
     memory, rows = slice_of("v6e-8").generation.hbm_in_bytes, 8 if step == "score" else 16
     kernel = "paged_tpu" if step == "decode" else "chunked"
-    request = Request(
+    request = CompileRequest(
         step, "v6e-8", 1, model, 8_192, rows, 0, "bfloat16", kernel, "none", remat="none", stored_dtype="bfloat16"
     )
     compiled, _ = outcome_of(request)
