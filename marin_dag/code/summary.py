@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from marin_dag.code.import_time import QUIET, Effects, Statement, effects_of_use, is_filled, plain_names, statement_of
-from marin_dag.code.messages import Hears, Messages, hears_of, messages_of
+from marin_dag.code.messages import Messages, TextReads, messages_of, text_reads_of
 from marin_dag.code.normal_form import documentation_of, dump
 from marin_dag.code.reads import NOTHING, Reads, reads_of
 from marin_dag.code.references import Alias, Aspect, Reference, Scanner, alias_of, named
@@ -44,11 +44,11 @@ class Scanned(NamedTuple):
     """Texts of messages, which are not in the digest."""
     variables: str
     """Hash of the names of local variables, which are not in the digest; "" if there are none."""
-    hears: Hears
+    text_reads: TextReads
     opaque: tuple[str, ...]
 
 
-UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), "", Hears(), ())
+UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), "", TextReads(), ())
 
 
 class Definition(NamedTuple):
@@ -246,7 +246,7 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
             tuple(raised for found, _ in messages for raised in found.raised),
         ),
         _hash_of_texts(variables),
-        hears_of(prepared, meaning),
+        text_reads_of(prepared, meaning),
         tuple(f"{module.name}.{name}: {what}" for each in prepared for what in _line_numbers(each)),
     )
     is_alias = alias_of(module, name) is not None  # what an alias stands for depends on what is asked of it
