@@ -99,9 +99,7 @@ def _emptied(config: ExtractConfig, context: StepContext) -> str:
         for index, format_ in enumerate(config.formats)
         if hasattr(format_, "text_field")
     ]
-    named = (
-        f" (UTF-8; one JSON object per line), and the field with the text ({', '.join(settings)})" if settings else ""
-    )
+    named = f" (UTF-8; one JSON object a line), and the field with the text ({', '.join(settings)})" if settings else ""
     return f"The source is empty: check the files{named}, or leave it out."
 
 

@@ -100,20 +100,20 @@ class Closures:
     def _digests(self, start: list[Place], reached: _Reached) -> dict[str, str]:
         widest = _widest(reached.scans)
         is_documented = any(scanned.reads.documentation for scanned in reached.all_scans())
-        hears_logs = any(scanned.hears.logs for scanned in reached.all_scans())
+        reads_logs = any(scanned.text_reads.logs for scanned in reached.all_scans())
         touched = {name for module in reached.loaded for name in self._traces.touched(module)}
         hears_exceptions = any(
-            scanned.hears.exceptions or not self._only_keep(scanned.hears.wrappers, touched)
+            scanned.text_reads.exceptions or not self._only_keep(scanned.text_reads.wrappers, touched)
             for scanned in reached.all_scans()
         )
-        hears_variables = any(scanned.hears.variables for scanned in reached.all_scans())
+        reads_variables = any(scanned.text_reads.variables for scanned in reached.all_scans())
         digests = {}
         for name, place in widest.items():
             parts = []
             for scanned in reached.scans[place]:
                 parts += [scanned.digest, *([scanned.documentation] if is_documented else [])]
-                parts += [scanned.variables] if hears_variables else []
-                parts += map(ascii, scanned.messages.logged if hears_logs else ())
+                parts += [scanned.variables] if reads_variables else []
+                parts += map(ascii, scanned.messages.logged if reads_logs else ())
                 parts += [
                     ascii(each.texts)
                     for each in scanned.messages.raised

@@ -59,7 +59,7 @@ class Messages(NamedTuple):
     raised: tuple[Raised, ...] = ()
 
 
-class Hears(NamedTuple):
+class TextReads(NamedTuple):
     """Reads by a definition of texts and names that the digests of other definitions leave out."""
 
     logs: bool = False
@@ -135,7 +135,7 @@ def _local_loggers(statement: ast.stmt, meaning: Meaning) -> set[str]:
     return {name for name in found - {node.id for node in names} if others.count(name) == 1}
 
 
-def hears_of(statements: Iterable[ast.stmt], meaning: Meaning) -> Hears:
+def text_reads_of(statements: Iterable[ast.stmt], meaning: Meaning) -> TextReads:
     names: set[str] = set()
     wrappers: dict[Target, None] = {}
     is_read = False
@@ -149,7 +149,7 @@ def hears_of(statements: Iterable[ast.stmt], meaning: Meaning) -> Hears:
             wrappers.update(dict.fromkeys(found.wrappers))
     is_logged = bool(names & _LOG_READERS)  # a log that is read has the texts of the exceptions that are logged
     reads_errors = is_logged or is_read or bool(names & _EXCEPTION_READERS)
-    return Hears(is_logged, reads_errors, tuple(wrappers), bool(names & _FRAME_READERS))
+    return TextReads(is_logged, reads_errors, tuple(wrappers), bool(names & _FRAME_READERS))
 
 
 def _names_in(statement: ast.stmt) -> Iterator[str]:

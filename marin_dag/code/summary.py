@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from marin_dag.code.effects import QUIET, Effects
 from marin_dag.code.import_time import Statement, effects_of_use, statement_of
-from marin_dag.code.messages import Hears, Messages, hears_of, messages_of
+from marin_dag.code.messages import Messages, TextReads, messages_of, text_reads_of
 from marin_dag.code.normal_form import documentation_of, dump
 from marin_dag.code.objects import is_filled, plain_names
 from marin_dag.code.reads import NOTHING, Reads, reads_of
@@ -46,7 +46,7 @@ class Scanned(NamedTuple):
     """Texts of messages, which are not in the digest."""
     variables: str
     """Hash of the names of local variables, which are not in the digest; "" if there are none."""
-    hears: Hears
+    text_reads: TextReads
     opaque: tuple[str, ...]
     guarded: tuple[str, ...] = ()
     """Modules whose import may fail by any error while the definition goes on."""
@@ -54,7 +54,7 @@ class Scanned(NamedTuple):
     """Modules that the definition does without where they are missing."""
 
 
-UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), "", Hears(), ())
+UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), "", TextReads(), ())
 
 
 class Definition(NamedTuple):
@@ -267,7 +267,7 @@ def _scan(module: Module, name: str, statements: list[ast.stmt], *aspects: Aspec
             tuple(raised for found, _ in messages for raised in found.raised),
         ),
         _hash_of_texts(variables),
-        hears_of(prepared, meaning),
+        text_reads_of(prepared, meaning),
         tuple(f"{module.name}.{name}: {what}" for each in prepared for what in _line_numbers(each)),
     )
     is_alias = alias_of(module, name) is not None  # what an alias stands for depends on what is asked of it

@@ -1,4 +1,4 @@
-"""Assignments: `--set` as a user types it, and for one that cannot be meant the nearest that can."""
+"""Assignments: `--set` as a user types it; one that fits no step or field is answered with the nearest that does."""
 
 from collections.abc import Callable, Iterable, Sequence
 

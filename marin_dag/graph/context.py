@@ -68,7 +68,7 @@ class StepContext(Protocol):
     """Host of this process. On several hosts each runs the function with the same config and folders. What host 0
     publishes and returns counts; it is committed when the function has returned on all hosts."""
     notice_seconds: float | None
-    """Seconds between the scheduler's wish that a step stop and its kill (`--notice`); None if unknown."""
+    """Seconds between the scheduler's signal and its kill (`--notice`); None if unknown."""
     wanted_milestones: tuple[int, ...]
     """Milestones before the end that other steps of the graph start from or end at. The function publishes them on the
     way, and also those that an earlier attempt saved without publishing."""

@@ -44,7 +44,7 @@ class OutputRef(Reference, Generic[NodeT]):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys of the records of which any one is enough to start on, the best first."""
+        """Keys of records, the best first; any one of them is enough to start on."""
         return (self.key, f"{self.digest}@{FIRST_PART}") if self.is_growing else (self.key,)
 
     @property

@@ -28,7 +28,7 @@ from marin_dag.values.walk import references_in
 CHECKED_BY_READER = "checked_by_reader"
 PATH_IN_TEXT = re.compile(r"[^\s'\"(),;]+")
 Listener = Callable[[str, tuple[Any, ...]], None]
-HEARD = frozenset({"open", CHECKED_BY_READER, "os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"})
+AUDIT_EVENTS = frozenset({"open", CHECKED_BY_READER, "os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"})
 """Audit events that listeners get."""
 
 
@@ -163,11 +163,11 @@ _checked: dict[str, tuple[FileEntry, tuple[int, ...]]] = {}
 
 
 def listen(listener: Listener) -> None:
-    """Call `listener` for each audit event in `HEARD` from now on; a hook cannot be taken out again."""
+    """Call `listener` for each audit event in `AUDIT_EVENTS` from now on; a hook cannot be taken out again."""
     global _listeners
     with _lock:
         if not _listeners:
-            sys.addaudithook(lambda event, arguments: _on_event(event, arguments) if event in HEARD else None)
+            sys.addaudithook(lambda event, arguments: _on_event(event, arguments) if event in AUDIT_EVENTS else None)
         if listener not in _listeners:
             _listeners = (*_listeners, listener)
 

@@ -25,6 +25,11 @@ def test_a_weight_that_draws_nothing_is_refused(weight):
         MixtureSegment(0, {"web": weight})
 
 
+def test_a_segment_without_a_source_is_refused():
+    with expect_error(ValueError):
+        MixtureSegment(0, {})
+
+
 def test_a_share_too_small_for_any_run_is_refused_at_construction():
     assert MixtureSegment(0, {"web": 1.0, "rare": 1e-12}).shares()["rare"] == pytest.approx(1e-12)
     with expect_error(ValueError):

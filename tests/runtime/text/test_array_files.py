@@ -55,3 +55,9 @@ def test_a_file_that_is_cut_short_is_refused(paths):
         read_bytes(path, 0, 16)
     with expect_error(ValueError):
         num_rows(path)
+
+
+def test_a_file_of_another_shape_is_refused(tmp_path):
+    np.save(tmp_path / "line.npy", np.arange(4))
+    with expect_error(ValueError):
+        num_rows(str(tmp_path / "line.npy"))
