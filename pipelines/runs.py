@@ -37,7 +37,8 @@ class Run(NamedTuple):
     state: str
     """done, or how far it is."""
     base: str = ""
-    """Phase to compare the run with: the forked phase, the earlier run of the name, or the one that it starts from."""
+    """Phase to compare the run with: the forked phase, the earlier run of the name, the one that it starts from, or for
+    a later run from scratch, the recipe's first one."""
     changed: tuple[str, ...] = ()
     """Settings that differ from the base, as `field: old -> new`."""
     tokens: int | None = None
@@ -86,6 +87,7 @@ def _runs_in(store: Store, forks: Mapping[str, str], *, may_be_empty: bool) -> l
     phases = {key: record for key, record in found.items() if record.kind == PHASE}
     labels = records.labels()
     earlier = _earlier_versions(labels, phases)
+    first = _first_from_scratch(phases[key] for key in earlier)
     newest = {name: phases[keys[-1]] for name, keys in labels.items() if keys[-1] in phases}
     forked = {fork: newest[base] for fork, base in forks.items() if base in newest}
     evaluations, scores = _evaluations(found.values()), _scores(found)
@@ -93,7 +95,7 @@ def _runs_in(store: Store, forks: Mapping[str, str], *, may_be_empty: bool) -> l
         _done(
             prefix,
             record,
-            forked.get(record.name) or _base(record, earlier.get(key), phases),
+            forked.get(record.name) or _base(record, earlier.get(key), phases, first),
             evaluations.get(key),
             scores.get(key, {}),
         )
@@ -112,10 +114,27 @@ def _earlier_versions(labels: Mapping[str, Sequence[str]], phases: Mapping[str, 
     return found
 
 
-def _base(record: Record, earlier: str | None, phases: Mapping[str, Record]) -> Record | None:
+def _first_from_scratch(phases: Iterable[Record]) -> dict[str, Record]:
+    """Return for each recipe the phase that finished first of those that start from no other."""
+    newest_first = sorted(phases, key=lambda phase: phase.provenance.finished, reverse=True)
+    return {_recipe(phase): phase for phase in newest_first if "start" not in input_keys(phase.identity)}
+
+
+def _base(
+    record: Record, earlier: str | None, phases: Mapping[str, Record], first: Mapping[str, Record]
+) -> Record | None:
     if earlier is not None:
         return phases[earlier]
-    return phases.get(input_keys(record.identity).get("start", ""))
+    start = input_keys(record.identity).get("start")
+    if start is not None:
+        return phases.get(start)
+    of_recipe = first[_recipe(record)]
+    return None if of_recipe.digest == record.digest else of_recipe
+
+
+def _recipe(record: Record) -> str:
+    argv = record.provenance.argv
+    return argv[0].rpartition("/")[2] if argv else ""
 
 
 def _evaluations(records: Iterable[Record]) -> dict[str, Record]:
@@ -169,7 +188,7 @@ def _done(
     seconds = (_time(provenance.finished) - _time(provenance.started)).total_seconds()
     return Run(
         prefix=prefix,
-        recipe=provenance.argv[0].rpartition("/")[2] if provenance.argv else "",
+        recipe=_recipe(record),
         name=record.name,
         key=record.key,
         state="done",

@@ -207,6 +207,8 @@ class LinesWithoutSecrets:
             return
         line = "".join(self._incomplete)
         self._incomplete = [line]
+        if "\x1b" in line:  # a display that moves the cursor; half a control sequence would break it
+            return
         shown = redact(line[: _end_of_words(line)])
         if len(shown) > len(self._shown) and shown.startswith(self._shown):
             self._write(shown[len(self._shown) :])

@@ -6,10 +6,12 @@ import functools
 import io
 import json
 import os
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
+import gcsfs
 import numpy as np
 import pytest
 from rich.console import Console
@@ -271,6 +273,41 @@ def test_the_reads_of_a_page_do_not_grow_with_the_source(tmp_path, monkeypatch):
     assert bytes_read(large, lambda found: browse(found, Query(rows=2))) == small
     assert bytes_read(large, at_the_end) < 2 * small
     assert bytes_read(large, lambda found: found.documents.sample()) < 20 * small
+
+
+def test_a_source_of_a_hundred_gigabytes_opens_in_cloud_storage_by_few_bytes(tmp_path, gcs_bucket, monkeypatch):
+    monkeypatch.setattr(text_documents, "ROW_GROUP_BYTES", 1 << 18)
+    prefix, num_documents, num_shards = f"gs://{gcs_bucket}/{uuid.uuid4().hex}", 256, 20_000
+    texts = (os.urandom(1 << 14).hex() for _ in range(num_documents))
+    file = tmp_path / "a.parquet"
+    _, num_bytes = write_documents(str(file), (Document(f"{n}", text, "s") for n, text in enumerate(texts)))
+    open_store(prefix).write("a.parquet", file.read_bytes())
+    size = ShardSize(num_documents=num_documents, num_bytes=num_bytes)
+    assert num_shards * num_bytes > 1e11
+    result = DocumentsResult(
+        shards=("a.parquet",) * num_shards, num_documents=num_shards * num_documents,
+        num_bytes=num_shards * num_bytes, shard_sizes=(size,) * num_shards, dropped={},
+    )  # fmt: skip
+    step = SimpleNamespace(name="s", kind=SimpleNamespace(result_type=DocumentsResult))
+    record, store = SimpleNamespace(output_path="", result=result.model_dump()), SimpleNamespace(url=lambda _: prefix)
+    fetched, fetch = [], gcsfs.GCSFileSystem._cat_file_sequential
+
+    async def counted(*words, **options):
+        data = await fetch(*words, **options)
+        fetched.append(len(data))
+        return data
+
+    monkeypatch.setattr(gcsfs.GCSFileSystem, "_cat_file_sequential", counted)
+    source = Judged(step, StoredDocuments(store, step, record), Judge())
+
+    def bytes_of(look) -> int:
+        fetched.clear()
+        look()
+        return sum(fetched)
+
+    assert 0 < bytes_of(lambda: browse(source, Query(rows=2))) < 5e5
+    assert bytes_of(lambda: browse(source, Query(first=len(source.documents) - 1))) < 5e5
+    assert bytes_of(lambda: source.documents.sample()) < 8 * 5e5
 
 
 def test_a_sample_of_a_large_source_is_spread_over_it(tmp_path, judged, monkeypatch):

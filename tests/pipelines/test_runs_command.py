@@ -118,6 +118,17 @@ def test_a_run_is_compared_with_the_phase_that_it_starts_from_or_with_its_earlie
     assert start["base"] == "" and start["changed"] == []
 
 
+def test_a_later_run_from_scratch_is_compared_with_the_first_one_of_its_recipe(
+    tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kestrel = graph.step("kestrel")
+    commit(tmp_path, kestrel.fork("kestrel-seed", seed=7), finished="2026-01-03T03:00:00+00:00")
+    commit(tmp_path, kestrel)
+    later, first = listed(tmp_path, capsys)
+    assert later["base"].startswith("kestrel (") and later["changed"] == [f"seed: {kestrel.config.seed} -> 7"]
+    assert (first["name"], first["base"]) == ("kestrel", "")
+
+
 def test_a_fork_is_compared_with_the_phase_that_was_forked(
     tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]
 ) -> None:

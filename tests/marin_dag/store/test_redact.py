@@ -154,6 +154,9 @@ def test_a_flushed_line_is_written_word_by_word():
             assert out.getvalue() == shown
         stream.write("\n")
         assert out.getvalue() == "The sea is wide, 猫\n"
+        stream.write("running \x1b[2K")
+        stream.flush()
+        assert out.getvalue() == "The sea is wide, 猫\n", "no half of a control sequence"
 
 
 BEGIN = "-----BEGIN PRIVATE KEY-----"
