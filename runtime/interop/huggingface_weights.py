@@ -152,7 +152,10 @@ def stored_leaves(files: Mapping[str, str], model: Model) -> dict[str, StoredLea
 def _weight_files(files: Mapping[str, str]) -> Sequence[str]:
     # With both there, `transformers` too takes the one file.
     is_one = WEIGHTS in files or INDEX not in files
-    names = [WEIGHTS] if is_one else sorted(set(read_json(files[INDEX])["weight_map"].values()))
+    weight_map = {"": WEIGHTS} if is_one else read_json(files[INDEX]).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise InteropError(f"{files[INDEX]}: has no weight_map from tensors to files; fetch or export it again.")
+    names = sorted(set(weight_map.values()))
     if missing := [name for name in names if name not in files]:
         named = f"which {files[INDEX]} names" if INDEX in files else f"nor {INDEX}"
         raise InteropError(
@@ -173,7 +176,11 @@ def _tensors_of(path: str) -> list[StoredTensor]:
         header = json.loads(read_bytes(path, 8, first))
         header.pop("__metadata__", None)
         tensors = [_tensor(path, name, entry, first) for name, entry in header.items()]
-        end = max((tensor.end for tensor in tensors), default=first)
+        end = first
+        for tensor in sorted(tensors, key=lambda each: (each.begin, each.end)):
+            if tensor.begin != end:
+                raise ValueError(f"{tensor.name} begins at byte {tensor.begin:,}, and the one before ends at {end:,}")
+            end = tensor.end
         if end != size:
             raise ValueError(f"{size:,} bytes, and its header describes {end:,}")
     except InteropError:

@@ -30,7 +30,10 @@ def _turn(turn: object, number: int) -> str:
     if role is None:
         raise ChatError(f"has a turn {number} without a role")
     content = _first(turn, "content", "value")
-    calls = [_call(call, number) for call in turn.get("tool_calls") or []]
+    stored = turn.get("tool_calls") or []
+    if not isinstance(stored, list):
+        raise ChatError(f"has a turn {number} whose tool calls are a {type(stored).__name__}")
+    calls = [_call(call, number) for call in stored]
     if content is None and calls:
         content = ""
     parts = content if isinstance(content, list) and content else [content]
@@ -49,7 +52,9 @@ def _call(call: object, number: int) -> str:
         raise ChatError(f"has a turn {number} with a tool call without a name")
     arguments = function.get("arguments")
     written = _text(arguments)
-    return f"{name}({json.dumps(arguments, ensure_ascii=False) if written is None else written})"
+    if written is None:  # tables hold bytes and dates, too
+        written = json.dumps(arguments, ensure_ascii=False, default=lambda value: _text(value) or str(value))
+    return f"{name}({written})"
 
 
 def _first(turn: dict[str, Any], *names: str) -> object:

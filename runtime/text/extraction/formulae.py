@@ -92,7 +92,8 @@ def _element(element: Any, depth: int) -> str:
     rule = _RULES.get(element.tag)
     children = [node for node in element.child_nodes.values() if node.tag != "#text"]  # see `select`
     if rule is not None:
-        return rule([_element(child, depth - 1) for child in children], element)
+        # A page may leave out the elements of a fraction or write text in their place.
+        return rule([_element(child, depth - 1) for child in children] or [text_of(element).strip()], element)
     if not children:
         text = " ".join(text_of(element).split())
         return rf"\text{{{text_of(element)}}}" if element.tag == "mtext" and text else _FENCES.get(text, text)
@@ -103,7 +104,7 @@ def _element(element: Any, depth: int) -> str:
 
 def _script(marks: str) -> Callable[[Sequence[str], Any], str]:
     def rule(parts: Sequence[str], element: Any) -> str:
-        base, *scripts = parts or ("",)
+        base, *scripts = parts
         base = base if len(base) == 1 or (base.startswith("\\") and " " not in base) else f"{{{base}}}"
         return base + "".join(f"{mark}{{{script}}}" for mark, script in zip(marks, scripts, strict=False))
 

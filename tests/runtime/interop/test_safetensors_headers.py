@@ -1,11 +1,12 @@
 """Headers of safetensors files that no library writes cost neither memory nor a traceback."""
 
+import json
 import tracemalloc
 
 import pytest
 
 from runtime.interop.huggingface_config import read_json
-from runtime.interop.huggingface_weights import MOST_HEADER_BYTES, _tensors_of
+from runtime.interop.huggingface_weights import MOST_HEADER_BYTES, _tensors_of, _weight_files
 from runtime.model.huggingface import InteropError
 from runtime.text.extraction.limits import MODEL_FILE_BYTES
 from tests.catalogue import expect_error
@@ -32,6 +33,28 @@ def test_a_header_nested_too_deeply_is_an_error_of_the_file(tmp_path):
     header = b"[" * 100_000
     with expect_error(InteropError):
         _tensors_of(write(tmp_path / "model.safetensors", len(header), header, 8 + len(header)))
+
+
+@pytest.mark.parametrize(
+    ("second", "size"),
+    [((0, 8), 8), ((4, 12), 12), ((16, 24), 24), ((-8, 0), 8), ((8, 16), 20)],
+    ids=["the same bytes", "overlapping", "a hole before", "before the beginning", "a rest"],
+)
+def test_tensors_have_all_bytes_of_the_file_and_each_byte_once(tmp_path, second, size):
+    entries = {"a": (0, 8), "b": second}
+    header = json.dumps(
+        {name: {"dtype": "F32", "shape": [2], "data_offsets": offsets} for name, offsets in entries.items()}
+    ).encode()
+    with expect_error(InteropError):
+        _tensors_of(write(tmp_path / "model.safetensors", len(header), header, 8 + len(header) + size))
+
+
+@pytest.mark.parametrize("weight_map", [None, [], {"a": 1}, {"a": None}])
+def test_an_index_without_a_map_to_files_is_an_error_of_the_index(tmp_path, weight_map):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({} if weight_map is None else {"weight_map": weight_map}))
+    with expect_error(InteropError):
+        _weight_files({index.name: str(index)})
 
 
 def test_a_configuration_of_gigabytes_or_nested_too_deeply_is_an_error_of_the_file(tmp_path):

@@ -213,6 +213,14 @@ def test_a_formula_appears_once_as_tex(formula, expected):
     assert text_of(f"<p>Here {formula} there.</p>") == f"Here {expected} there."
 
 
+@pytest.mark.parametrize("tag", ["mfrac", "mroot", "msqrt", "msup", "munderover", "mfenced", "mtr", "mtable"])
+@pytest.mark.parametrize("parts", ["", "7", "<mn>7</mn>", "<mn>7</mn><mn>8</mn>", "<mn>7</mn>" * 4])
+def test_a_formula_may_lack_parts_or_have_too_many(tag, parts):
+    found = text_of(f"<p>so <math><{tag}>{parts}</{tag}></math> it is</p>")
+    assert found.startswith("so") and found.endswith("it is")
+    assert "7" in found or not parts
+
+
 def test_pages_of_many_elements_are_read():
     # Looked up one by one in the tree, as they would be in a loop over it, they would take minutes; cells too.
     rows = "".join(f"<tr><td>a<br>{place}</td></tr>" for place in range(3_000))

@@ -1,6 +1,7 @@
 """Records as others write them: ids, chats, binary columns, empty and very dense files, each counted or read right."""
 
 import contextlib
+import datetime
 import gzip
 import io
 import json
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from runtime.text.drops import DropLedger
 from runtime.text.extraction import limits, parquet_rows, records
 from runtime.text.extraction.archive import list_units
+from runtime.text.extraction.chats import ChatError, chat_text
 from runtime.text.extraction.extract import extract
 from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable
 from runtime.text.extraction.guard import DEADLY, Guard, Guarded, unguarded
@@ -115,6 +117,7 @@ CHATS = {
     "a part that is no text": ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], None),
     "null content alone": ([{"role": "user", "content": None}], None),
     "a call without a name": ([{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}], None),
+    "calls that are no list": ([{"role": "assistant", "content": "Hi", "tool_calls": 1}], None),
     "no role": ([{"content": "Hi"}], None),
     "no turns": (None, None),
 }
@@ -135,6 +138,35 @@ def test_chat_rows_as_the_tools_in_use_write_them(tmp_path, kind, name):
     own = "line 1" if name == "a.jsonl" else "row 1"
     assert found == ([] if expected is None else [(own, expected)]) + rest
     assert counts == ({"no text": 1} if expected is None else {})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.binary(max_size=4),
+    lambda parts: (
+        st.lists(parts, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["role", "content", "from", "value", "tool_calls", "function", "name", "arguments", "text"]
+            ),
+            parts,
+            max_size=5,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(JSON, max_size=3))
+def test_any_chat_is_a_text_or_unreadable(turns):
+    with contextlib.suppress(ChatError, UnicodeDecodeError):
+        assert isinstance(chat_text(turns), str)
+
+
+def test_arguments_of_a_call_may_hold_what_json_lacks():
+    call = {"name": "f", "arguments": {"day": datetime.date(2024, 2, 1), "word": b"\xc3\xa9"}}
+    assert (
+        chat_text([{"role": "assistant", "tool_calls": [call]}]) == 'Assistant: f({"day": "2024-02-01", "word": "é"})'
+    )
 
 
 # Files
