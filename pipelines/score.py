@@ -47,16 +47,17 @@ def build(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
     tasks = [_entry(word.strip(), own, arguments.items) for word in arguments.tasks.split(",")]
     names = _names(arguments.model)
     resources = Cpu(usable_cpus()) if arguments.on is None else resources_named(arguments.on)
+    is_chat = arguments.apply_chat_template
     with generated_code(arguments.run_generated_code):
         return [
             recipe.score(
-                download(f"download/{name}", DownloadConfig(fetch=_fetch(model))),
+                download(f"download/{name}", DownloadConfig(fetch=_fetch(model, is_chat))),
                 tasks,
                 items=items,
                 resources=resources,
                 limit=arguments.limit,
                 compute_dtype=arguments.compute_dtype,
-                apply_chat_template=arguments.apply_chat_template,
+                apply_chat_template=is_chat,
             )
             for name, model in names.items()
         ]
@@ -87,7 +88,7 @@ def _with_own(spec: TaskSpec, own: Mapping[str, Path], items: str | None) -> Tas
     return dataclasses.replace(spec, task=str(path), items=f"{items.rstrip('/')}/{rows}.jsonl")
 
 
-def _fetch(model: str) -> Fetch:
+def _fetch(model: str, is_chat: bool) -> Fetch:
     if model.startswith(HUB):
         repository, at, revision = model.removeprefix(HUB).partition("@")
         if not at:
@@ -100,7 +101,24 @@ def _fetch(model: str) -> Fetch:
 
         file = f"{found.folder}/config.json"
         config_from_huggingface(read_json(file), file)  # refuses a model that the project cannot represent
+        if is_chat:
+            _check_template(Path(found.folder))
     return found
+
+
+def _check_template(folder: Path) -> None:
+    from runtime.interop.chat_template import CONFIG, FILE, ChatTemplateError, chat_template
+
+    texts = {name: (folder / name).read_text() for name in (FILE, CONFIG) if (folder / name).is_file()}
+    try:
+        found = chat_template(texts)
+    except ChatTemplateError as error:
+        raise UserError(f"--apply-chat-template: {folder}: {error}; correct the file.") from error
+    if found is None:
+        raise UserError(
+            f"--apply-chat-template: {folder} has no chat template, as most base models. Remove the option, or add "
+            f"{FILE}."
+        )
 
 
 def _own_items(folder: str) -> Step[Any]:

@@ -7,7 +7,7 @@ from runtime.evaluation.gold_answers import GoldAnswer
 from runtime.evaluation.loaded_tasks import loaded_tasks
 from runtime.evaluation.request_tokens import RequestTokens, check_parts
 from runtime.evaluation.task import Task
-from runtime.evaluation.tasks import TaskFiles, TaskItemsError
+from runtime.evaluation.tasks import TaskFiles, TaskItemsError, right_choice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,16 +52,5 @@ def _requests(label: str, task: Any, limit: int | None) -> Iterator[tuple[str, s
         return
     task.build_all_requests(limit=limit)
     for request in task.instances:
-        if request.idx == (_right_choice(label, task, request.doc) if task.OUTPUT_TYPE == CHOICE else 0):
+        if request.idx == (right_choice(label, task, request.doc) if task.OUTPUT_TYPE == CHOICE else 0):
             yield request.args[:2]
-
-
-def _right_choice(label: str, task: Any, doc: Any) -> int:
-    """Return the number of the right choice as lm-eval reads it; of several right ones the first."""
-    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
-    choices = task.doc_to_choice(doc)
-    first = gold[0] if isinstance(gold, list) and gold else gold
-    number = choices.index(first) if first in choices else first
-    if not isinstance(number, int) or not 0 <= number < len(choices):
-        raise TaskItemsError(f"{label}: the answer {gold!r} is none of the choices {choices}; correct the item {doc}.")
-    return number

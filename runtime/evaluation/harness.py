@@ -245,6 +245,8 @@ def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
             raise GenerationError(f"generation_kwargs: {error}") from error
     until = remaining.pop("until", [])
     stops = [until] if isinstance(until, str) else list(until)
+    if wrong := [stop for stop in stops if not isinstance(stop, str)]:
+        raise GenerationError(f"generation_kwargs: until has {wrong[0]!r}, which is no text; put it in quotes.")
     limits = [remaining.pop(name) for name in MAX_NEW_TOKENS_NAMES if remaining.get(name) is not None]
     if remaining:
         raise GenerationError(f"generation_kwargs: {', '.join(sorted(remaining))} not supported; remove them.")

@@ -1,17 +1,20 @@
 """Loaded tasks: lm-eval's own objects for tasks over local rows, offline."""
 
 import contextlib
+import functools
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runtime.evaluation.generated_code import local_code_eval
+from runtime.evaluation.definitions import read_definition
+from runtime.evaluation.generated_code import METRIC, GeneratedCodeError, local_code_eval
 from runtime.evaluation.instructions import checks_instructions, sentence_model
 from runtime.evaluation.task import Task
 from runtime.evaluation.tasks import (
     TaskFiles,
+    TaskItemsError,
     check_examples,
     copy_definitions,
     fewshot_from,
@@ -67,9 +70,60 @@ def _load(folder: Path, tasks: Sequence[Task], files: TaskFiles, *, limit: int |
     definitions.mkdir()
     copy_definitions(files.definitions, own)
     labels = write_definitions(definitions, tasks, files, own, limit=limit)
+    for task in tasks:
+        if task.is_own:
+            _check_metrics(task, own)
     with local_code_eval():
-        loaded = task_manager(definitions).load([label for group in labels.values() for label in group])
+        loaded = _from_definitions(definitions, [label for group in labels.values() for label in group])
     for label, task in loaded["tasks"].items():
         check_examples(label, task)
         task.set_fewshot_seed(seed=FEWSHOT_SEED)
+        task.build_all_requests = _named(label, "write the prompts", task.build_all_requests)
+        task.process_results = _named(label, "score an answer", task.process_results)
     return LoadedTasks(labels, loaded["tasks"], {task.label: fewshot_from(task, files, own) for task in tasks}, loaded)
+
+
+def _check_metrics(task: Task, own: Path) -> None:
+    """Raise TaskItemsError for a metric that lm-eval lacks: it would be looked for on a hub."""
+    import lm_eval.api.metrics  # noqa: F401 -- registers the metrics
+    from lm_eval.api.registry import metric_registry
+
+    for definition in task.definitions:
+        listed = read_definition(own / definition.yaml).get("metric_list") or []
+        for name in (each.get("metric") for each in listed):
+            if type(name) is str and name not in metric_registry and name != METRIC:  # else a function
+                raise TaskItemsError(
+                    f"{definition.name}: metric_list has {name!r}, which lm-eval does not have. Use one of "
+                    f"{', '.join(sorted(metric_registry))}, or a function: !function FILE.FUNCTION."
+                )
+
+
+def _from_definitions(folder: Path, labels: Sequence[str]) -> Any:
+    """Return lm-eval's tasks and groups; raise TaskItemsError, with its name, for a task that lm-eval cannot load."""
+    manager = task_manager(folder)
+    try:
+        return manager.load(list(labels))
+    except TaskItemsError:
+        raise
+    except Exception:
+        for label in labels:
+            _named(label, "load the definition", manager.load)([label])
+        raise
+
+
+def _named(label: str, what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of lm-eval's task whose errors name the task."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except (TaskItemsError, GeneratedCodeError):
+            raise
+        except Exception as error:
+            raise TaskItemsError(
+                f"{label}: lm-eval cannot {what} ({type(error).__name__}: {error}). Correct the definition, or the "
+                "rows if they lack a column that it reads."
+            ) from error
+
+    return call

@@ -1,6 +1,7 @@
 """Runs of tasks: lm-eval's definitions and metrics over one model, offline, with scores and a few samples."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,7 @@ from runtime.evaluation.item_scores import ItemScores, item_scores
 from runtime.evaluation.loaded_tasks import LoadedTasks, loaded_tasks
 from runtime.evaluation.task import Task
 from runtime.evaluation.task_score import TaskScore, suspicion
-from runtime.evaluation.tasks import TaskFiles
+from runtime.evaluation.tasks import TaskFiles, right_choice
 
 if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
@@ -57,6 +58,10 @@ def run_tasks(
 
         harness = make_harness()
         for label, task in loaded.by_label.items():
+            # A definition with a function for results need not name a right choice.
+            if loaded.is_multiple_choice(label) and not callable(task.config.process_results):
+                for doc in itertools.islice(task.eval_docs, limit):
+                    right_choice(label, task, doc)
             if task.OUTPUT_TYPE == GENERATED:
                 harness.check_generation(label, task.config.generation_kwargs)
         # Not `simple_evaluate`, which seeds global generators and runs git, pip and torch. No bootstrap, which forks:

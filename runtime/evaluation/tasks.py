@@ -80,9 +80,19 @@ def read_rows(
     files: Mapping[str, str], limits: Mapping[str, int | None], **metadata: object
 ) -> "dict[str, datasets.Dataset]":
     """Return the rows of each split in file order; the generated definition names this function."""
-    import datasets
+    return {split: _dataset(path, _rows(path, limits[split])) for split, path in files.items()}
 
-    return {split: datasets.Dataset.from_list(_rows(path, limits[split])) for split, path in files.items()}
+
+def _dataset(path: str, rows: list[dict[str, Any]]) -> "datasets.Dataset":
+    import datasets
+    import pyarrow as pa
+
+    columns = dict.fromkeys(column for row in rows for column in row)
+    try:
+        # `from_list` takes the columns of the first row alone.
+        return datasets.Dataset.from_list([{column: row.get(column) for column in columns} for row in rows])
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise TaskItemsError(f"{path}: a column has values of different types ({error}); make them alike.") from error
 
 
 def _rows(path: str, limit: int | None) -> list[dict[str, Any]]:
@@ -111,7 +121,7 @@ def _json_rows(path: str, limit: int | None) -> list[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise TaskItemsError(f"{path}, line {number}: not JSON ({error}); rerun the items step.") from error
+                raise TaskItemsError(f"{path}, line {number}: not JSON ({error}); correct the line.") from error
             if not isinstance(row, dict):
                 raise TaskItemsError(f"{path}, line {number}: a {type(row).__name__}; each line is one JSON object.")
             rows.append(row)
@@ -226,6 +236,21 @@ def check_examples(label: str, task: "ConfigurableTask") -> None:
             f"{label}: num_fewshot is {wanted}, and there are {len(rows) - most_copies} rows{besides}; lower "
             "num_fewshot, or name more rows as fewshot_items."
         )
+
+
+def right_choice(label: str, task: Any, doc: Any) -> int:
+    """Return the number of the right choice as lm-eval reads it; of several right ones the first.
+
+    Raises:
+        TaskItemsError: the answer is none of the choices. lm-eval would count the item as wrong for every model.
+    """
+    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
+    choices = task.doc_to_choice(doc)
+    first = gold[0] if isinstance(gold, list) and gold else gold
+    number = choices.index(first) if first in choices else first
+    if not isinstance(number, int) or not 0 <= number < len(choices):
+        raise TaskItemsError(f"{label}: the answer {gold!r} is none of the choices {choices}; correct the item {doc}.")
+    return number
 
 
 def task_manager(folder: Path) -> "TaskManager":

@@ -49,6 +49,8 @@ def test_each_model_is_fetched_and_scored_and_a_plan_writes_nothing(folder, tmp_
     assert {"download/llama", "lm_eval/llama", "download/small", "lm_eval/small", "evaluation_items"} <= {*steps}
     code, steps, _ = planned(capsys, tmp_path, hub, f"{hub}00", f"{folder}/.", "--tasks", "piqa")
     assert {"lm_eval/small", f"lm_eval/small-{COMMIT[:8]}", "lm_eval/llama"} <= {*steps}
+    code, steps, _ = planned(capsys, tmp_path, hub, "--tasks", "piqa", "--apply-chat-template")
+    assert code == 2, "the template is read after the download"
     code, steps, _ = planned(capsys, tmp_path, str(folder), "--tasks", "laptop, mmlu")
     assert code == 2 and {"lm_eval/llama/arc_easy_0shot-and-10", "lm_eval/llama/mmlu_0shot"} <= {*steps}
     asked = ["why", "lm_eval/llama", "--model", str(folder), "--tasks", "piqa"]
@@ -85,6 +87,7 @@ def test_names_and_number_of_models_change_no_score(folder, tmp_path):
         ["MODEL", "MODEL", "--tasks", "piqa"],
         ["MODEL", "--tasks", "piqa:many"],
         ["MODEL", "--tasks", "piqua"],
+        ["MODEL", "--tasks", "piqa", "--apply-chat-template"],
         ["hub:owner/small", "--tasks", "piqa"],
         ["hub:owner/small@main", "--tasks", "piqa"],
         ["nowhere", "--tasks", "piqa"],

@@ -506,7 +506,13 @@ def test_generation_arguments_are_read_as_lm_eval_reads_them():
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"do_sample": True}, {"temperature": 0.8, "top_p": 0.0}, {"temperature": 0.8, "top_k": -1}, {"num_beams": 4}],
+    [
+        {"do_sample": True},
+        {"temperature": 0.8, "top_p": 0.0},
+        {"temperature": 0.8, "top_k": -1},
+        {"num_beams": 4},
+        {"until": [3]},
+    ],
 )
 def test_impossible_and_unknown_generation_arguments_are_an_error(arguments):
     with expect_error(GenerationError):

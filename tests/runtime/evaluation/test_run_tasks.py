@@ -386,6 +386,54 @@ def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name
         files_of(folder / name)
 
 
+CHOOSING = """
+task: t
+output_type: multiple_choice
+doc_to_text: "Q: {{question}}"
+doc_to_choice: [a, b]
+doc_to_target: "{{answer}}"
+metric_list: [{metric: acc}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "row"),
+    [
+        (("", ""), {"answer": 1}),
+        (("", ""), {"question": "?", "answer": "c"}),
+        (("", ""), {"question": "?", "answer": None}),
+        (("", ""), {"question": "?", "answer": -1}),
+        (("", ""), {"question": 3, "answer": 1}),
+        (("metric: acc", "metric: accurcy"), {"question": "?", "answer": 1}),
+        (("question}}", "question"), {"question": "?", "answer": 1}),
+        (("task: t", "task: t\nshots: 2"), {"question": "?", "answer": 1}),
+        (("task: t", "task: t\nprocess_results: !function rows.fail"), {"question": "?", "answer": 1}),
+    ],
+    ids=["column", "choice", "none", "negative", "types", "metric", "template", "key", "function"],
+)
+def test_a_definition_or_row_that_lm_eval_cannot_use_is_an_error_that_names_the_task(tmp_path, change, row):
+    (tmp_path / "t.yaml").write_text(CHOOSING.replace(*change) if change[0] else CHOOSING)
+    (tmp_path / "rows.py").write_text("def fail(doc, results):\n    return {'acc': doc['other']}\n")
+    (tmp_path / "t.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for each in ({"question": "!", "answer": 0}, row))
+    )
+    own = {path: str(tmp_path / path) for path in ("t.yaml", "rows.py")}
+    harness = SimpleNamespace(
+        num_truncated={}, rank=0, world_size=1, loglikelihood=lambda asked: [(-1.0, False) for _ in asked]
+    )
+    if "question" not in row:
+        (tmp_path / "t.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
+    task = task_of(TaskSpec(str(tmp_path / "t.yaml"), items="items"))
+    with expect_error(TaskItemsError):
+        run_tasks(lambda: harness, [task], TaskFiles({"t": str(tmp_path / "t.jsonl")}, {}, own), limit=None)
+
+
+def test_a_column_that_only_later_rows_have_is_read(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"a": 1}\n{"a": 2, "b": "x"}\n')
+    rows = read_rows({"test": str(tmp_path / "t.jsonl")}, {"test": None})["test"]
+    assert [*rows] == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
+
+
 def test_a_task_without_a_metric_is_an_error():
     with expect_error(ValueError):
         _metrics(["own_0shot"], {"results": {"own_0shot": {"alias": "own"}}})
