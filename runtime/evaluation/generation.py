@@ -14,9 +14,9 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Int32
 
-from runtime.evaluation.packing import Group, Row, arranged, row_length
+from runtime.evaluation.packing import LEAST_ROW, Group, Row, arranged, row_length, short_row_length
 from runtime.evaluation.placed_model import BY_DEVICE, ModelProgram, PlacedModel
-from runtime.evaluation.sampling import DRAW_DTYPES, Draws, Sampling, drawn
+from runtime.evaluation.sampling import DRAW_DTYPES, Draws, Sampling, drawn, likeliest
 from runtime.model.cache import KeyValueCache, Layers, PackedRows, empty_cache, filled, narrowed
 from runtime.model.model import Params
 from runtime.parallel.mesh import BATCH_AXES
@@ -149,10 +149,9 @@ class _Slots:
                 values[slot] = value
             if len(prompt.tokens) > 1:
                 to_fill[slot // self._slots_per_device].append(number)
-        if any(to_fill):
-            length = row_length(max(len(self._prompts[number].tokens) - 1 for share in to_fill for number in share))
-            while any(to_fill):
-                self._fill([self._row(share, length) for share in to_fill], length)
+        while any(to_fill):
+            length = self._row_length(to_fill)
+            self._fill([self._row(share, length) for share in to_fill], length)
 
     def advance(self) -> list[tuple[int, list[int]]]:
         """Write a token of each text; return the texts so far by the numbers of their prompts."""
@@ -180,6 +179,15 @@ class _Slots:
         del self.texts[number]
         self._free.append(slot)
         self._tokens[slot] = self._lengths[slot] = self._draws.temperature[slot] = 0
+
+    def _row_length(self, to_fill: Sequence[Sequence[int]]) -> int:
+        """Return the length of each device's next row for its share of these prompts."""
+        sizes = [[len(self._prompts[number].tokens) - 1 for number in share] for share in to_fill]
+        longest = max(size for share in sizes for size in share)
+        if not self._model.is_written_out:
+            return row_length(longest)
+        # On a CPU the time of a row grows with its length, and a slot often takes its next prompt alone.
+        return short_row_length(min(max(map(sum, sizes)), max(longest, LEAST_ROW)))
 
     def _row(self, share: list[int], length: int) -> list[int]:
         """Remove the prompts of a device's next row from `share`, and return them."""
@@ -257,7 +265,7 @@ def advance(
     """Run the last token of each slot; return the next token of each."""
     states, cache = run.model.decode(params, tokens, lengths, cache, frequencies, computation=run.computation)
     logits = jnp.einsum("sh,hv->sv", states.hidden, states.head, preferred_element_type=jnp.float32)
-    return drawn(logits, draws) if samples else jnp.argmax(logits, axis=-1).astype(jnp.int32), cache
+    return drawn(logits, draws) if samples else likeliest(logits), cache
 
 
 def _narrow(

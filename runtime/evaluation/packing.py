@@ -13,6 +13,8 @@ from runtime.model.cache import PackedRows
 
 LEAST_ROW = 256
 """Length of the shortest row, in tokens; attention costs too little here for shorter rows to help."""
+LEAST_SHORT_ROW = 64
+"""Length of the shortest row that may hold a single sequence, in tokens."""
 
 Tokens = tuple[int, ...]
 
@@ -46,6 +48,15 @@ class Place(NamedTuple):
 def row_length(size: int) -> int:
     """Return the length of a row for a sequence of that many tokens: a power of two."""
     return max(LEAST_ROW, 1 << (size - 1).bit_length())
+
+
+def short_row_length(size: int) -> int:
+    """Return the length of a row for so few tokens that padding costs more than one more program.
+
+    It is a power of two, or three quarters of one.
+    """
+    power = max(LEAST_SHORT_ROW, 1 << (size - 1).bit_length())
+    return power * 3 // 4 if power > LEAST_SHORT_ROW and size <= power * 3 // 4 else power
 
 
 def groups(continuations: Mapping[Tokens, Sequence[Tokens]], most_tokens: int) -> Iterator[Group]:

@@ -50,6 +50,16 @@ DRAW_DTYPES = np.float32, np.float32, np.int32, np.uint32, np.uint32, np.int32
 Logits = Float32[Array, "slots vocab_size"]
 
 
+def likeliest(logits: Logits) -> Int32[Array, "slots"]:
+    """Return the token with the largest logit of each slot; the first of equal ones, or the first NaN, as argmax does.
+
+    XLA for CPUs runs argmax over 49,152 tokens in 12 times the time of these two reductions, which it vectorizes.
+    """
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    tokens = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    return jnp.min(jnp.where((logits == largest) | jnp.isnan(logits), tokens, logits.shape[-1]), axis=-1)
+
+
 def drawn(logits: Logits, draws: Draws) -> Int32[Array, "slots"]:
     """Return a token for each slot."""
     is_greedy = draws.temperature == 0
@@ -62,7 +72,7 @@ def drawn(logits: Logits, draws: Draws) -> Int32[Array, "slots"]:
 
     noisy = scaled + jax.vmap(noise)(draws.seed, draws.request, draws.place)
     noisy = jnp.where(kept(scaled, draws.top_p, draws.top_k), noisy, -jnp.inf)
-    return jnp.argmax(jnp.where(is_greedy[:, None], logits, noisy), axis=-1).astype(jnp.int32)
+    return likeliest(jnp.where(is_greedy[:, None], logits, noisy))
 
 
 def kept(logits: Logits, top_p: Float32[Array, "slots"], top_k: Int32[Array, "slots"]) -> Bool[Array, "slots vocab"]:

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
+from runtime.evaluation import generation
 from runtime.evaluation.generation import Generator, Prompt, _Slots, advance, cache_capacity
+from runtime.evaluation.packing import arranged
 from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel
-from runtime.evaluation.sampling import Draws, Sampling, drawn, kept
+from runtime.evaluation.sampling import Draws, Sampling, drawn, kept, likeliest
 from runtime.interop.huggingface import SpecialTokens, write_model
 from runtime.kernels.attention_paged import attend_to_cache, attend_to_pages
 from runtime.model.cache import KeyValueCache, appended, empty_cache
@@ -115,6 +117,16 @@ def test_slots_order_and_neighbours_change_no_text(placed):
     assert shuffled == [expected[n] for n in order]
 
 
+def test_a_prompt_that_takes_a_slot_alone_runs_in_a_short_row(placed, monkeypatch):
+    lengths = []
+    monkeypatch.setattr(
+        generation, "arranged", lambda rows, number: lengths.append(rows[0].length) or arranged(rows, number)
+    )
+    asked = [(1,) * 150, (2,) * 140, (3,) * 60]
+    written(placed, asked, most_slots=2, new_tokens=[2, 1, 1])
+    assert lengths == [256, 192, 64], "two prompts do not fit in a row of 256, and the third comes when a slot is free"
+
+
 def test_another_seed_and_another_request_draw_another_text(placed):
     (prompt,) = prompts(1)
     first, again, other = (written(placed, [prompt], Sampling(seed=seed))[0] for seed in (1, 1, 2))
@@ -137,6 +149,12 @@ def test_the_sampled_set_equals_that_of_transformers():
         if share < 1:
             scores = transformers.TopPLogitsWarper(share)(None, scores)
         assert (found[row] == torch.isfinite(scores)[0].numpy()).all()
+
+
+def test_the_likeliest_token_is_that_of_argmax_with_ties_and_nan():
+    values = np.random.default_rng(0).integers(0, 40, (64, 320)).astype(np.float32)
+    values[1], values[2, [7, 9]], values[3, 5], values[4] = -np.inf, np.nan, np.inf, np.nan
+    assert np.asarray(likeliest(jnp.asarray(values))).tolist() == values.argmax(axis=-1).tolist()
 
 
 def test_draws_have_the_shares_of_the_softmax_at_the_temperature():

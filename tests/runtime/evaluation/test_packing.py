@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from runtime.evaluation.packing import Group, arranged, batches, groups, pack, row_length
+from runtime.evaluation.packing import Group, arranged, batches, groups, pack, row_length, short_row_length
 
 
 def a_group(rng: np.random.Generator, longest: int) -> Group:
@@ -26,6 +26,12 @@ def test_rows_are_as_long_as_their_longest_group_needs():
     assert [row.length for row in rows] == [4096, 1024], "a row is filled before the next one"
     assert [row.length for row in pack([Group((1,) * 20, ((),))])] == [256]
     assert {row_length(size) for size in range(1, 8_193)} == {256, 512, 1024, 2048, 4096, 8192}
+
+
+def test_short_rows_have_few_lengths_and_little_padding():
+    lengths = {size: short_row_length(size) for size in range(1, 8_193)}
+    assert len({*lengths.values()}) == 15 and min(lengths.values()) == 64
+    assert all(size <= length <= max(64, size * 3 / 2) for size, length in lengths.items())
 
 
 def test_a_batch_is_padded_to_a_power_of_two_of_rows_on_each_device():
