@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from marin_dag.code.objects import Called
 
-INSTANCE, ITEM, BASE, IMPORT = "()", "[]", "class", "import"
-"""Ends of a dotted name that mean an instance of the class of that name, its item, a class below it, its import."""
+INSTANCE, ITEM, BASE, IMPORT, TYPE = "()", "[]", "class", "import", "type"
+"""Ends of a dotted name that mean an instance of its class, its item, a class below it, its import, a field of it."""
 
 
 class Effects(NamedTuple):
@@ -22,3 +22,17 @@ class Effects(NamedTuple):
 
 
 LOUD, QUIET = Effects(is_loud=True), Effects(is_loud=False)
+
+
+class Statement(NamedTuple):
+    """A top-level statement."""
+
+    binds: tuple[str, ...]
+    reads: tuple[str, ...]
+    """Names of the module whose values the statement reads."""
+    changes: bool
+    """Whether the statement changes an object of the module, or makes an object that its readers change."""
+    computes: bool
+    """Whether the value may depend on the state of packages."""
+    effects: Effects
+    is_import: bool

@@ -7,10 +7,9 @@ is loud. If a module is loud, binds a name twice or changes its own object, its 
 import ast
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, Effects
-from marin_dag.code.methods import CONSTRUCTORS, answers, is_accessor, is_setter, makes
+from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, TYPE, Effects, Statement
+from marin_dag.code.methods import CONSTRUCTORS, answers, is_accessor, is_enum, is_setter, makes
 from marin_dag.code.objects import (
     Called,
     is_bound,
@@ -46,20 +45,6 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CLASS_MAKERS = frozenset({"create_model", "make_dataclass", "new_class", "type"})
 """Functions that make a class below bases among their arguments."""
 _FUNCTION_KEYWORDS = ("func", "function", "key", "repl")
-
-
-class Statement(NamedTuple):
-    """A top-level statement."""
-
-    binds: tuple[str, ...]
-    reads: tuple[str, ...]
-    """Names of the module whose values the statement reads."""
-    changes: bool
-    """Whether the statement changes an object of the module, or makes an object that its readers change."""
-    computes: bool
-    """Whether the value may depend on the state of packages."""
-    effects: Effects
-    is_import: bool
 
 
 def statement_of(module: Module, statement: ast.stmt) -> Statement:
@@ -153,6 +138,8 @@ class _Finder:
                 self.is_loud |= dotted(item.value.func) == ("property", ())
             elif is_made and isinstance(item, ast.Assign | ast.AnnAssign):
                 keywords = [each for each in nodes_of(item) if isinstance(each, ast.keyword)]
+                if isinstance(item, ast.AnnAssign):
+                    self._ask_types(item.annotation)
                 factories = [each.value for each in keywords if each.arg in ("default_factory", "factory", "init")]
                 for factory in factories:
                     if not isinstance(factory, ast.Constant):
@@ -227,6 +214,9 @@ class _Finder:
                 self._ask_attribute(node)
                 if isinstance(node.value, ast.Call):  # `logging.getLogger().level`
                     self.asked.update((each, None) for each in targets_of(self.module, node.value.func))
+                    self._ask_end(node.value.func, INSTANCE)
+            case ast.comprehension(iter=values) | ast.For(iter=values):
+                self._ask_items(values)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 for decorator in node.decorator_list:
                     called = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -235,6 +225,11 @@ class _Finder:
                     if isinstance(decorator, ast.Call):
                         self.factories.update(dict.fromkeys(targets_of(self.module, called)))
                 if isinstance(node, ast.ClassDef):
+                    if is_enum(node):
+                        self.instance(node, is_made=True)  # of its members
+                    for item in node.body:
+                        if isinstance(item, ast.Assign) and isinstance(item.value, ast.Name | ast.Attribute):
+                            self.passed.update(dict.fromkeys(targets_of(self.module, item.value)))
                     for base in node.bases:
                         self._derive(base)
                     for keyword in node.keywords:
@@ -306,6 +301,19 @@ class _Finder:
 
     def _ask_end(self, expression: ast.expr, end: str) -> None:
         self.asked.update(dict.fromkeys((to, (*chain, end)) for to, chain in targets_of(self.module, expression)))
+
+    def _ask_types(self, annotation: ast.expr) -> None:
+        """Ask the types of a field, which may be models, and the functions among their metadata."""
+        for node in nodes_of(annotation):
+            if isinstance(node, ast.Name | ast.Attribute):
+                self._ask_end(node, TYPE)
+
+    def _ask_items(self, values: ast.expr) -> None:
+        """Ask the objects that an iteration makes."""
+        for call in (node for node in nodes_of(values) if isinstance(node, ast.Call)):
+            for made in (call.func, *call.args):
+                if isinstance(made, ast.Name | ast.Attribute):
+                    self._ask_end(made, INSTANCE)
 
     def _derive(self, base: ast.expr) -> None:
         """Follow the making of a class below `base`, which a hook of that base may see."""

@@ -17,6 +17,11 @@ def is_accessor(decorator: ast.expr) -> bool:
     return isinstance(decorator, ast.Attribute) and decorator.attr in ("setter", "getter", "deleter")
 
 
+def is_enum(made: ast.ClassDef) -> bool:
+    """Return whether making a class makes instances of it, by how bases are spelt."""
+    return any(ast.unparse(base).endswith(("Enum", "Flag")) for base in made.bases)
+
+
 def makes(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a method runs when an instance is made, or when an instance is called as a decorator."""
     is_run = any("validator" in ast.unparse(each) or is_setter(each) for each in method.decorator_list)

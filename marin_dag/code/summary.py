@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.effects import QUIET, Effects
-from marin_dag.code.import_time import Statement, effects_of_use, statement_of
+from marin_dag.code.effects import QUIET, Effects, Statement
+from marin_dag.code.import_time import effects_of_use, statement_of
 from marin_dag.code.messages import Messages, TextReads, messages_of, text_reads_of
+from marin_dag.code.methods import CONSTRUCTORS, is_enum
 from marin_dag.code.normal_form import documentation_of, dump
 from marin_dag.code.objects import is_filled, plain_names
 from marin_dag.code.reads import NOTHING, Reads, reads_of
@@ -167,8 +168,11 @@ _HOOKS = ("__init_subclass__", "__class_getitem__", "__pydantic_init_subclass__"
 
 
 def _has_hook(made: ast.ClassDef) -> bool:
-    return any(keyword.arg == "metaclass" for keyword in made.keywords) or any(
-        getattr(item, "name", "") in _HOOKS for item in made.body
+    is_noted = is_enum(made) and any(getattr(item, "name", "") in CONSTRUCTORS for item in made.body)
+    return (
+        is_noted
+        or any(keyword.arg == "metaclass" for keyword in made.keywords)
+        or any(getattr(item, "name", "") in _HOOKS for item in made.body)
     )
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, Effects
+from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, TYPE, Effects
 from marin_dag.code.objects import Called, written
 from marin_dag.code.pure import CONFIGURABLE, READERS, STATEFUL, is_pure, is_pure_builtin
 from marin_dag.code.references import Aspect, Reference
@@ -24,6 +24,9 @@ class Trace(NamedTuple):
     """Dotted names that statements with effects read and may therefore change."""
     is_foreign: bool
     """Whether they may change more than objects of the module: then they count wherever the module is imported."""
+
+
+_BASES_THAT_CALL_NOTHING = frozenset({"abc", "enum", "equinox", "pydantic", "typing", "typing_extensions"})
 
 
 class Traces:
@@ -149,6 +152,8 @@ class Traces:
     def _answers_of(self, asked: Called) -> list[Effects]:
         """Return the effects of operators, indices, attributes and iteration on the object of a name."""
         target, chain = asked
+        if chain[-1:] == (TYPE,):
+            return self._effects_of_type((target, chain[:-1]))
         if chain[-1:] == (IMPORT,):
             is_module = self._sources.is_first_party(target.module) and self._sources.module(target.module) is not None
             return [LOUD] if is_module else []
@@ -191,6 +196,16 @@ class Traces:
                 pending += [*self._called_by([each]), *self._with_bases([each])]
         return [each for each in found.values() if each.is_class]
 
+    def _effects_of_type(self, named: Called) -> list[Effects]:
+        """Return the effects of making a field of a type, through the names that stand for others."""
+        target, chain = named
+        if not self._sources.is_first_party(target.module) or (self._is_own_module(target) and not chain):
+            return []
+        types = self._definitions(named)
+        asked = [each for other in types if not other.is_callable for each in other.effects.asked]
+        inner = tuple((name, (*path, TYPE)) for name, path in asked)
+        return [QUIET._replace(asked=inner), *(each.effects for each in types if each.is_callable)]
+
     def _effects_of_passed(self, called: Called) -> list[Effects]:
         """Return the effects of a package that calls what it gets."""
         target, chain = called
@@ -198,12 +213,20 @@ class Traces:
             return []
         found = self._definitions(called)
         if found and all(each.is_plain for each in found):
-            return []
+            is_method = chain and target.attribute is not None and chain[-1] not in READERS
+            return [LOUD] if is_method else []
+        if any(self._is_called_by_packages(base) for each in found for base in each.bases):
+            return [LOUD]
         made = self._called_by(found)
         is_whole = not chain and len(self._sources.resolve(Reference(*called, Aspect.FULL), set())) == len(found)
         if is_whole and made and all(each.is_class for each in made) and not any(each.is_callable for each in found):
             return [each.effects for each in made]
         return [LOUD] if (inner := self._effects_of(called)) is None else inner
+
+    def _is_called_by_packages(self, base: Reference) -> bool:
+        """Return whether a package calls methods of the classes below a base of its own."""
+        package = base.target.module.partition(".")[0]
+        return not self._sources.is_first_party(package) and package not in _BASES_THAT_CALL_NOTHING
 
     def _called_by(self, definitions: Iterable[Definition]) -> list[Definition]:
         return [made for each in definitions for called in each.effects.called for made in self._definitions(called)]
