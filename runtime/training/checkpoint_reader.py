@@ -84,7 +84,9 @@ class Reader:
             sealed = canonical_json({**body, "crc32c": crc32c(canonical_json(body, "manifest"))}, "manifest")
             if not has_other_format and data != sealed:
                 raise ValueError(f"it does not match its CRC32C {seal}")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise self._torn("manifest.json", f"it has no {error}") from error
+        except (ValueError, TypeError, AttributeError) as error:
             raise self._torn("manifest.json", str(error)) from error
         if has_other_format:
             raise CheckpointError(

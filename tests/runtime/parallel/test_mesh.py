@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import random
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -80,17 +81,13 @@ def test_replicas_of_a_row_of_devices_are_neighbours_each() -> None:
     assert (slices.shape["replica"], data_size(slices)) == (4, 2)
 
 
-@dataclasses.dataclass(frozen=True)
-class Accelerator:
-    """The attributes of a GPU that a mesh reads."""
-
-    id: int
-    process_index: int
-    platform: str = "gpu"
+def gpu_of(host: int, id: int) -> Mock:
+    """Return the attributes of a GPU that a mesh reads."""
+    return Mock(spec=jax.Device, id=id, process_index=host, platform="gpu")
 
 
 def test_on_gpus_the_replicas_lie_over_the_hosts_however_jax_lists_the_devices(monkeypatch) -> None:
-    gpus = [Accelerator(10 * (number % 4) + number // 4, number % 4) for number in range(8)]
+    gpus = [gpu_of(number % 4, 10 * (number % 4) + number // 4) for number in range(8)]
     taken, some_mesh = [], make_mesh(MeshShape(), jax.devices()[:1])
 
     def taking(shape: MeshShape, devices: list) -> Mesh:
