@@ -114,8 +114,7 @@ class _Finder:
     """Those that hold only such objects in turn."""
     known_imports: list[ast.Import | ast.ImportFrom] = dataclasses.field(default_factory=list)
     """Imports that every import of the module executes; others lie in functions that are called, and in classes."""
-    inner: set[str] = dataclasses.field(default_factory=set)
-    """Names of functions inside a function."""
+    inner_functions: set[str] = dataclasses.field(default_factory=set)
 
     def effects(self) -> Effects:
         return Effects(self.is_loud, tuple(self.called), tuple(self.asked), tuple(self.passed), tuple(self.factories))
@@ -173,7 +172,7 @@ class _Finder:
                         self.local.update(parameters(node.args))
                     if isinstance(node, _FUNCTIONS) and (node not in statements):
                         self.local.add(node.name)
-                        self.inner.add(node.name)
+                        self.inner_functions.add(node.name)
                 case ast.comprehension(target=target):
                     self.local.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
                 case (
@@ -335,13 +334,15 @@ class _Finder:
         is_method = isinstance(call.func, ast.Attribute) and self._is_plain(call.func.value)
         if not is_package and (name not in CALLERS or (targets and not is_method)):
             return  # a function of the project is itself loud where it calls an argument
-        functions = [keyword.value for keyword in call.keywords if keyword.arg in _FUNCTION_KEYWORDS]
-        functions += [] if is_package and name not in CALLERS else call.args[:1]
+        keys = [keyword.value for keyword in call.keywords if keyword.arg in _FUNCTION_KEYWORDS]
+        functions = keys if is_package and name not in CALLERS else [*keys, *call.args[:1]]
+        made = keys if name in ("max", "min", "sort", "sorted") else functions
+        self.is_loud |= any(isinstance(each, ast.Call) and not self._is_plain(each) for each in made)
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
             for passed in _passed_by(argument):
                 root = dotted(passed)[0]
                 if root in self.local:
-                    self.is_loud |= root in self.inner or (argument in functions and root not in self.plain)
+                    self.is_loud |= root in self.inner_functions or (argument in functions and root not in self.plain)
                 else:
                     self.passed.update(dict.fromkeys(targets_of(self.module, passed)))
 

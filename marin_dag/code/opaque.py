@@ -46,6 +46,7 @@ OPAQUE_VALUES = {
     **dict.fromkeys(("sys.path.append", "sys.path.extend", "sys.path.insert"), "modules of other folders"),
 }
 OPAQUE_ATTRIBUTES = {
+    "cache_info": "calls of a cached function",
     "__subclasses__": "classes that may be defined anywhere",
     **dict.fromkeys(("__globals__", "f_globals"), "names of a module by value"),
     **dict.fromkeys(("co_firstlineno", "co_lines", "f_lineno", "lineno", "tb_lineno"), "line numbers of code"),
