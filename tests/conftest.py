@@ -43,6 +43,7 @@ LONGEST_FILES = (
     "tests/runtime/cost/test_compile_for_real.py",
     "tests/end_to_end/test_kill.py",
     "tests/steps/test_train_phase_gang.py",
+    "tests/steps/test_lm_eval_gang.py",
     "tests/docs/test_own_recipe.py",
     "tests/marin_dag/run/test_kill.py",
     "tests/steps/test_train_phase.py",
