@@ -179,7 +179,9 @@ class Closures:
             if place.name == EFFECTS:
                 assert trace is not None
                 reached.scans[place] = trace.scans
-                pending.extend(trace.places)
+                # `x = other.thing` runs code of what it is short for, such as a descriptor.
+                names = [Reference(Target(each.module, each.name), (), Aspect.FULL) for each in trace.places]
+                pending.extend(found for name in names for found in self.sources.resolve(name, reached.opaque))
             else:
                 reached.scans[place] = (self.sources.definition(place).scanned[place.aspect],)
                 if trace is not None:
