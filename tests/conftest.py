@@ -54,7 +54,6 @@ LONGEST_FILES = (
     "tests/steps/test_train_phase_killed.py",
     "tests/marin_dag/run/test_driver.py",
     "tests/steps/test_hf_import.py",
-    "tests/steps/test_lm_eval_gang.py",
     "tests/runtime/parallel/test_eight_devices.py",
     "tests/infra/test_slurm.py",
 )

@@ -17,7 +17,7 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.store.local import LocalStore
 from pipelines import recipe
 from pipelines.live_batches import LiveBatches
-from pipelines.phases import legs_in, phases_in
+from pipelines.phases import phases_in, run_phases_in
 from pipelines.run_curves import LoggedPhase
 from runtime.report.curve_plots import BITS
 from tests.end_to_end.conftest import Reference
@@ -56,7 +56,7 @@ def record_of(store: LocalStore, step: Step[Any]) -> Record:
 
 def logged(store: LocalStore, graph: Graph, name: str) -> LoggedPhase:
     phases = phases_in(graph.steps)
-    phase = LoggedPhase(store, phases[name], legs_in(phases)[name], is_main=True)
+    phase = LoggedPhase(store, phases[name], run_phases_in(phases)[name], is_main=True)
     phase.refresh()
     return phase
 
