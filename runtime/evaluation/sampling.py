@@ -53,7 +53,7 @@ Logits = Float32[Array, "slots vocab_size"]
 def likeliest(logits: Logits) -> Int32[Array, "slots"]:
     """Return the token with the largest logit of each slot; the first of equal ones, or the first NaN, as argmax does.
 
-    XLA for CPUs runs argmax over 49,152 tokens in 12 times the time of these two reductions, which it vectorizes.
+    XLA for CPUs vectorizes these two reductions, and not argmax.
     """
     largest = jnp.max(logits, axis=-1, keepdims=True)
     tokens = jnp.arange(logits.shape[-1], dtype=jnp.int32)
