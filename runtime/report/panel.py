@@ -5,7 +5,7 @@ of a tip holds none.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -120,26 +120,26 @@ class Panel:
         if smooth:
             self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), series, None, name)
 
-    def draw(self, glyph: str, series: Series, names: Sequence[str], marks: Marks, **style: Any) -> None:
-        """Draw marks by a method of Bokeh's plot, whose fields have these names; "tip" is shown on pointing."""
+    def draw(self, glyph: Callable[..., Any], series: Series, names: Sequence[str], marks: Marks, **style: Any) -> None:
+        """Draw marks by a method of `plot`, whose fields have these names; "tip" is shown on pointing."""
         if marks:
             columns = {name: list(column) for name, column in zip(names, zip(*marks, strict=True), strict=True)}
             fields = {name: name for name in names if name != "tip"}
-            drawn = getattr(self.plot, glyph)(source=ColumnDataSource(columns, name=series.name), **fields, **style)
+            drawn = glyph(source=ColumnDataSource(columns, name=series.name), **fields, **style)
             self._add(drawn, series, self._marks if "tip" in names else None)
 
     def bars(self, series: Series, marks: Sequence[tuple[str, float, float, str]]) -> None:
         """Draw bars along x: row, both ends and tip of each."""
         placed = [(self._rows[row], *rest) for row, *rest in marks]
         style = {"height": 0.7, "fill_color": series.colour, "line_color": PAGE}
-        self.draw("hbar", series, ("y", "left", "right", "tip"), placed, **style)
+        self.draw(self.plot.hbar, series, ("y", "left", "right", "tip"), placed, **style)
 
     def names_inside(self, places: Mapping[str, tuple[float, Literal["left", "right"]]]) -> None:
         """Write the name of each row into the panel: its left or its right end at a place."""
         self.plot.yaxis.visible = False
         rows = [(x, self._rows[row], row, align, 4 if align == "left" else -4) for row, (x, align) in places.items()]
         style = {"text_baseline": "middle", "text_font_size": "11px", "text_color": INK}
-        self.draw("text", Series("names", INK), ("x", "y", "text", "text_align", "x_offset"), rows, **style)
+        self.draw(self.plot.text, Series("names", INK), ("x", "y", "text", "text_align", "x_offset"), rows, **style)
 
     def heat(self, ratios: np.ndarray, columns: Sequence[int], palette: Sequence[str], most: float) -> None:
         """Colour each row by its ratios, from 1 / `most` to `most` on a log scale; NaN is black."""

@@ -178,5 +178,5 @@ def _mixture(report: Report) -> Markup:
                 below[index] += share
         hatch = {"hatch_pattern": HATCHES[series.dash], "hatch_color": PAGE, "hatch_alpha": 0.5}
         names = ("left", "right", "bottom", "top", "tip")
-        panel.draw("quad", series, names, boxes, fill_color=series.colour, line_color=PAGE, **hatch)
+        panel.draw(panel.plot.quad, series, names, boxes, fill_color=series.colour, line_color=PAGE, **hatch)
     return figure([panel], "The main line.", legend=sources)

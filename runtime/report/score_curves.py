@@ -85,11 +85,11 @@ def _add_curve(panel: Panel, series: Series, points: Sequence[ScorePoint]) -> No
         panel.line(series, [point.tokens for point in points], [point.value for point in points])
     intervals = ((point.tokens, *_interval(point)) for point in points)
     bars = [(tokens, low, tokens, high) for tokens, low, high in intervals if low < high]
-    panel.draw("segment", series, ("x0", "y0", "x1", "y1"), bars, line_color=series.colour)
+    panel.draw(panel.plot.segment, series, ("x0", "y0", "x1", "y1"), bars, line_color=series.colour)
     tips = [f"{point.curve} after step {point.step:,}: {point}" for point in points]
     marks = [(float(point.tokens), point.value, tip) for point, tip in zip(points, tips, strict=True)]
     style = {"size": 7, "line_color": series.colour, "fill_color": series.colour}
-    panel.draw("scatter", series, ("x", "y", "tip"), marks, **style)
+    panel.draw(panel.plot.scatter, series, ("x", "y", "tip"), marks, **style)
 
 
 def _interval(point: ScorePoint) -> tuple[float, float]:

@@ -72,7 +72,7 @@ def test_text_of_a_run_is_in_no_template_of_a_tooltip():
     name = "@{y}{safe}"
     panel = Panel(name, Range1d(0, 1), Range1d(0, 1))
     panel.line(Series(name, MAIN.colour), [0], [1])
-    panel.draw("scatter", Series(name, MAIN.colour), ("x", "y", "tip"), [(0, 1, name)])
+    panel.draw(panel.plot.scatter, Series(name, MAIN.colour), ("x", "y", "tip"), [(0, 1, name)])
     templates = [tool.tooltips for tool in panel.plot.toolbar.tools if hasattr(tool, "tooltips")]
     assert len(templates) == 2 and name not in str(templates)
 
