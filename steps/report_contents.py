@@ -6,10 +6,12 @@ from typing import Any
 
 import fsspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from marin_dag.graph.inputs import Input
 from runtime.data.consumption import Consumption, MixtureFinding, PhaseDraws, SourceUse, tallied
+from runtime.evaluation.stored_predictions import PREDICTIONS_FILE, read_predictions
 from runtime.evaluation.window_noise import window_losses
 from runtime.optim.ema import HOT
 from runtime.report import readings
@@ -33,9 +35,6 @@ from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
 from steps.sample import SampleResult
-
-PREDICTIONS_FILE = "predictions.parquet"
-"""Name of the file in the output of `ema_eval`; importing the constant would import JAX."""
 
 
 def contents_of(config: ReportConfig) -> Report:
@@ -203,11 +202,13 @@ def _predictions(config: ReportConfig, order: Sequence[str]) -> dict[str, pa.Tab
     """Return what the evaluation of each phase kept of single tokens."""
     found = {}
     for name in order:
-        if name in config.evaluations:
-            evaluation = config.evaluations[name]
-            table = readings.read_predictions(evaluation.join(PREDICTIONS_FILE), _weights(evaluation.result))
-            if table is not None:
-                found[name] = table
+        if name not in config.evaluations:
+            continue
+        evaluation = config.evaluations[name]
+        path = evaluation.join(PREDICTIONS_FILE)
+        filesystem, local = fsspec.core.url_to_fs(path)
+        if filesystem.exists(local):  # an evaluation of zero windows keeps none
+            found[name] = read_predictions(path).filter(pc.field("weights") == _weights(evaluation.result))
     return found
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +12,6 @@ from tokenizers import Tokenizer
 
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.token_bytes import token_texts
-from runtime.evaluation.window_noise import COLUMNS
 from runtime.report.contents import Curve, MixtureSpan, Sample, SourceCurve
 from runtime.report.heat_map import HeatWindow, Moment
 from runtime.tables.parquet_bytes import from_parquet, read_parts, with_columns
@@ -65,15 +63,6 @@ def read_log(path: str) -> PhaseLog:
     """Return the rows of a `metrics.parquet`."""
     table = read_columns(path, PhaseLog._fields)
     return PhaseLog(*(table.column(name).to_numpy() for name in PhaseLog._fields))
-
-
-def read_predictions(path: str, weights: str) -> pa.Table | None:
-    """Return the predictions that an evaluation kept of these weights; None where it keeps none."""
-    filesystem, local = fsspec.core.url_to_fs(path)
-    if not filesystem.exists(local):
-        return None
-    columns = (*COLUMNS, "token", "rank", "entropy", "likely", "likely_log_prob")
-    return read_columns(path, columns).filter(pc.field("weights") == weights)
 
 
 def heat_windows(tables: Sequence[pa.Table], tokenizer: Tokenizer, domains: Collection[str] = ()) -> list[HeatWindow]:

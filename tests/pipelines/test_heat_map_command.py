@@ -8,8 +8,12 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
+from marin_dag.graph.graph import Graph
 from pipelines import tootsie
 from pipelines.heat_map_command import MOST_MOMENTS, Measured, _spread
+from pipelines.scales import LAPTOP
+from pipelines.tootsie import laptop_corpus
+from runtime.evaluation.stored_predictions import PREDICTIONS, file_of_step
 from runtime.report.readings import heat_windows
 from tests.catalogue import check_message
 
@@ -79,3 +83,15 @@ def test_a_figure_without_data_gives_the_reason(
     printed = capsys.readouterr()
     check_message(printed.out + printed.err)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_file_is_named_where_nothing_else_can_be_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kestrel = Graph(tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP))).step("kestrel")
+    damaged = Path(file_of_step(f"{tmp_path}/runs/work/{kestrel.digest}/{PREDICTIONS}", 5))
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"PAR1 and no more")
+    assert tootsie.main(["heat-map", "kestrel", "--page", "heat.html", "--prefix", str(tmp_path / "runs")]) == 1
+    check_message(capsys.readouterr().err)

@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
+from runtime.evaluation.stored_predictions import PREDICTIONS_FILE
 from runtime.report.page import render
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.report_contents import PREDICTIONS_FILE, _order, contents_of
+from steps.report_contents import _order, contents_of
 from steps.tokenizer import TokenizerResult
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import evaluation, example, made, phase
@@ -19,7 +20,8 @@ from tests.steps.report_inputs import evaluation, example, made, phase
 def prediction(weights, domain, window, log_prob):
     likely = {"likely": [1, 0], "likely_log_prob": [-0.5, -3.0]}
     of_token = {"log_prob": log_prob, "token": 1, "rank": 0, "entropy": 0.5, **likely}
-    return {"weights": weights, "domain": domain, "window": window, **of_token}
+    place = {"step": 1, "consumed_tokens": 100, "position": 1}
+    return {**place, "weights": weights, "domain": domain, "window": window, **of_token}
 
 
 def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
