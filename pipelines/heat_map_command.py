@@ -58,8 +58,8 @@ def heat_map(
     Raises:
         UserError: nothing has kept predictions yet, or a domain is unknown.
     """
-    from runtime.report.heat_map import page
-    from runtime.report.readings import heat_windows
+    from runtime.report.heat_map import page, tokens_shown
+    from runtime.report.readings import heat_windows, window_tables
 
     phases = _phases(session, graph, names)
     measured, notes = _measured(session.store, graph, phases)
@@ -73,11 +73,12 @@ def heat_map(
     shown = _spread(found, MOST_MOMENTS)
     if len(shown) < len(found):
         notes.append(f"{len(shown)} of {len(found)} moments are shown; name a phase for more")
-    tokenizer = tokenizer_of(session.store, map(graph.step, phases)).tokenizer
-    windows = heat_windows([each.table for each in shown], tokenizer, domains)
-    if not windows:
+    tables = window_tables([each.table for each in shown], domains)
+    if not tables:
         known = sorted({domain for each in found for domain in each.table["domain"].unique().to_pylist()})
         raise UserError(f"--domain {' '.join(domains)}: no such domain.{nearest(domains[0], known)}")
+    tokenizer = tokenizer_of(session.store, map(graph.step, phases)).tokenizer
+    windows = heat_windows(tables, tokenizer, tokens_shown(len(tables), len(shown)))
     return page(f"Heat map of {session.pipeline}", [each.name for each in shown], windows, notes)
 
 

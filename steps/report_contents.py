@@ -27,7 +27,7 @@ from runtime.report.contents import (
     Stage,
     WindowLosses,
 )
-from runtime.report.heat_map import HeatWindow
+from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, HeatWindow, tokens_shown
 from runtime.report.readings import DrawLog, PhaseLog
 from steps.decontaminate import DecontaminateResult
 from steps.ema_eval import EmaEvalResult
@@ -214,15 +214,16 @@ def _predictions(config: ReportConfig, order: Sequence[str]) -> dict[str, pa.Tab
 
 def _windows(config: ReportConfig, predictions: Sequence[pa.Table]) -> tuple[HeatWindow, ...]:
     """Return one window of each domain: the first in the order of their hashes."""
-    if config.tokenizer is None:
+    found = readings.window_tables(predictions)
+    if config.tokenizer is None or not found:
         return ()
+    digests = dict(sorted(found, reverse=True))  # of equal domains, the last in this order counts
+    first = {(domain, digest): found[domain, digest] for domain, digest in sorted(digests.items())}
     with fsspec.open(config.tokenizer.join(config.tokenizer.result.tokenizer), "rb") as file:
         tokenizer = Tokenizer.from_str(file.read().decode())
-    every = sorted(readings.heat_windows(predictions, tokenizer), key=lambda window: (window.domain, window.digest))
-    first: dict[str, HeatWindow] = {}
-    for window in every:
-        first.setdefault(window.domain, dataclasses.replace(window, domain=_label(config, window.domain)))
-    return tuple(first.values())
+    num_shown = tokens_shown(len(first), len(predictions), MOST_CELLS_OF_A_REPORT)
+    windows = readings.heat_windows(first, tokenizer, num_shown)
+    return tuple(dataclasses.replace(window, domain=_label(config, window.domain)) for window in windows)
 
 
 def _evaluation(config: ReportConfig, name: str, predictions: pa.Table | None) -> Evaluation:

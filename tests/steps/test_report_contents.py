@@ -9,7 +9,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from runtime.evaluation.stored_predictions import PREDICTIONS_FILE
+from runtime.report import page as report_page
+from runtime.report.heat_map import FEWEST_TOKENS
 from runtime.report.page import render
+from steps import report_contents
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_contents import _order, contents_of
 from steps.tokenizer import TokenizerResult
@@ -182,7 +185,7 @@ def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
     assert windows.num_tokens == config.evaluations["ocelot"].result.num_tokens
 
 
-def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phase(tmp_path):
+def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phase(tmp_path, monkeypatch):
     vocabulary = Tokenizer(models.WordLevel({"a": 0, " sea": 1}, unk_token="a"))
     vocabulary.decoder = decoders.Fuse()
     result = TokenizerResult(
@@ -192,19 +195,26 @@ def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phas
     vocabulary.save(f"{tokenizer.path}/tokenizer.json")
     config = example(tmp_path, tokenizer=tokenizer, labels={"web": "the web"})
     assert contents_of(config).windows == ()
+    monkeypatch.setattr(report_contents, "MOST_CELLS_OF_A_REPORT", 0)  # each window shows as few tokens as possible
+    length = FEWEST_TOKENS + 1
     for name, weights, loss in (("kestrel", "hot", 2.0), ("ocelot", "averaged", 1.0)):
         rows = [
             prediction(which, domain, window, -loss if which == weights else -9.0)
             for which in ("hot", "averaged")
             for domain, window in (("web", "b"), ("web", "a"), ("code", "c"))
+            for _ in range(length)
         ]
         pq.write_table(pa.Table.from_pylist(rows), config.evaluations[name].join(PREDICTIONS_FILE))
     contents = contents_of(config)
     assert contents.moments == ("kestrel", "ocelot")
     assert [(window.domain, window.digest, window.texts) for window in contents.windows] == [
-        ("code", "c", [" sea"]), ("the web", "a", [" sea"]),
+        ("code", "c", [" sea"] * length), ("the web", "a", [" sea"] * length),
     ]  # fmt: skip
     assert [[float(moment.log_prob[0]) for moment in window.moments] for window in contents.windows] == [[-2, -1]] * 2
+    moments = [moment for window in contents.windows for moment in window.moments]
+    assert {len(moment.log_prob) for moment in moments} == {length}
+    assert {len(moment.likely) for moment in moments} == {FEWEST_TOKENS}
+    monkeypatch.setattr(report_page, "MOST_CELLS_OF_A_REPORT", 0)
     assert "Held-out text, token by token" in render(contents)
 
 
