@@ -26,6 +26,7 @@ from runtime.report.contents import (
     SourceCurve,
     Stage,
     WindowLosses,
+    name_of_weights,
 )
 from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, HeatWindow, tokens_shown
 from runtime.report.readings import DrawLog, PhaseLog
@@ -70,7 +71,7 @@ def contents_of(config: ReportConfig) -> Report:
         consumption=_consumption(config, phases, logs, draws) if config.caches else None,
         source_curves=_source_curves(config),
         final_loss_steps=FINAL_LOSS_STEPS,
-        moments=tuple(shown),
+        moments=tuple(name_of_weights(name, _weights(config.evaluations[name].result)) for name in shown),
         windows=_windows(config, [predictions[name] for name in shown]),
     )
 

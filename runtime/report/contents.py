@@ -9,7 +9,7 @@ import numpy as np
 from runtime.data.consumption import Consumption
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
-from runtime.optim.ema import Ema
+from runtime.optim.ema import HOT, Ema
 from runtime.report.heat_map import HeatWindow
 from runtime.report.recipe import Change, Node
 
@@ -215,6 +215,11 @@ class Cache:
     num_train_bytes: int
 
 
+def name_of_weights(phase: str, weights: str) -> str:
+    """Return the name of a phase's weights: that of the phase, with the name of EMA weights."""
+    return phase if weights == HOT else f"{phase}, {weights} weights"
+
+
 @dataclasses.dataclass(frozen=True)
 class PhaseText:
     """The text that a phase writes after a prompt."""
@@ -252,7 +257,7 @@ class Report:
     texts: tuple[PhaseText, ...] = ()
     """Texts in order of phases."""
     moments: tuple[str, ...] = ()
-    """Evaluations whose predictions `windows` have."""
+    """Phases with their weights (`name_of_weights`) whose predictions `windows` have: branches, then the main line."""
     windows: tuple[HeatWindow, ...] = ()
 
     @property

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from runtime.evaluation.uncertainty import is_noise
 from runtime.evaluation.window_noise import difference_stderr
-from runtime.optim.ema import HOT
-from runtime.report.contents import Evaluation, Phase, PhaseText, Report, Sample, Stage, mean
+from runtime.report.contents import Evaluation, Phase, PhaseText, Report, Sample, Stage, mean, name_of_weights
 from runtime.report.markup import NONE, Cell, Markup, Row, element, folded, joined, known, listed, table
 from runtime.report.recipe import bytes_label, counted, percent, rate, tokens_label
 
@@ -125,7 +124,7 @@ def side_by_side(texts: Sequence[PhaseText]) -> list[Markup]:
 
 
 def _card(text: PhaseText) -> Markup:
-    name = text.phase if text.weights == HOT else f"{text.phase}, {text.weights} weights"
+    name = name_of_weights(text.phase, text.weights)
     written = element("bdi", element("b", text.prompt), text.text, "" if text.is_whole else " …")
     return element("div", element("div", name), element("pre", written), class_="sample")
 

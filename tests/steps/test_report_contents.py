@@ -206,7 +206,7 @@ def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phas
         ]
         pq.write_table(pa.Table.from_pylist(rows), config.evaluations[name].join(PREDICTIONS_FILE))
     contents = contents_of(config)
-    assert contents.moments == ("kestrel", "ocelot")
+    assert contents.moments == ("kestrel", "ocelot, averaged weights")
     assert [(window.domain, window.digest, window.texts) for window in contents.windows] == [
         ("code", "c", [" sea"] * length), ("the web", "a", [" sea"] * length),
     ]  # fmt: skip
