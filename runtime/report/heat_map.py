@@ -81,7 +81,7 @@ def page(
     """Return the whole page.
 
     Args:
-        moments: their names, in the order of training.
+        moments: their names: branches, then the main line, each in the order of training; the last is the newest.
         windows: at least one; suspiciously easy ones come first, then the hardest.
         notes: sentences below the map.
         text: what the windows are of.
@@ -102,6 +102,8 @@ def heat_map(moments: Sequence[str], windows: Sequence[HeatWindow], most_cells: 
     )
     if any(len(window.texts) > num_shown for window in ordered):
         text += f" Each window shows its first {num_shown:,} tokens; the command heat-map draws more of fewer phases."
+    if len(moments) > 1:
+        text += " The slider moves over the branches first, then over the main line, each in the order of training."
     data = {"moments": moments, "windows": [_data(window, num_shown) for window in ordered]}
     names = [f"{window.domain} {window.digest}" for window in ordered]
     shows = ["its probability", *(f"change since {name}" for name in moments)]

@@ -193,11 +193,12 @@ def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phas
     )  # fmt: skip
     tokenizer = made(tmp_path, "tokenizer", result)
     vocabulary.save(f"{tokenizer.path}/tokenizer.json")
-    config = example(tmp_path, tokenizer=tokenizer, labels={"web": "the web"})
+    evaluations = example(tmp_path).evaluations | {"spoonbill": evaluation(tmp_path, "spoonbill")}
+    config = example(tmp_path, tokenizer=tokenizer, labels={"web": "the web"}, evaluations=evaluations)
     assert contents_of(config).windows == ()
     monkeypatch.setattr(report_contents, "MOST_CELLS_OF_A_REPORT", 0)  # each window shows as few tokens as possible
     length = FEWEST_TOKENS + 1
-    for name, weights, loss in (("kestrel", "hot", 2.0), ("ocelot", "averaged", 1.0)):
+    for name, weights, loss in (("kestrel", "hot", 2.0), ("ocelot", "averaged", 1.0), ("spoonbill", "hot", 3.0)):
         rows = [
             prediction(which, domain, window, -loss if which == weights else -9.0)
             for which in ("hot", "averaged")
@@ -206,11 +207,12 @@ def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phas
         ]
         pq.write_table(pa.Table.from_pylist(rows), config.evaluations[name].join(PREDICTIONS_FILE))
     contents = contents_of(config)
-    assert contents.moments == ("kestrel", "ocelot, averaged weights")
+    assert contents.moments == ("spoonbill", "kestrel", "ocelot, averaged weights"), "a branch comes first"
     assert [(window.domain, window.digest, window.texts) for window in contents.windows] == [
         ("code", "c", [" sea"] * length), ("the web", "a", [" sea"] * length),
     ]  # fmt: skip
-    assert [[float(moment.log_prob[0]) for moment in window.moments] for window in contents.windows] == [[-2, -1]] * 2
+    log_probs = [[float(moment.log_prob[0]) for moment in window.moments] for window in contents.windows]
+    assert log_probs == [[-3, -2, -1]] * 2
     moments = [moment for window in contents.windows for moment in window.moments]
     assert {len(moment.log_prob) for moment in moments} == {length}
     assert {len(moment.likely) for moment in moments} == {FEWEST_TOKENS}
