@@ -112,6 +112,11 @@ class Evaluation:
         """Figures of the first average, or of the weights if there is none."""
         return next(iter(self.averages.values()), self.hot)
 
+    @property
+    def best_weights(self) -> str:
+        """Words for the weights of `best`."""
+        return next((f"{name} weights" for name in self.averages), "trained weights")
+
 
 def mean(values: Mapping[str, float]) -> float:
     """Unweighted mean over domains or tasks."""
