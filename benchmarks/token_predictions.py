@@ -22,7 +22,8 @@ from benchmarks.laptop_model import NUM_SOURCES, LaptopStep, laptop_mesh
 from benchmarks.verdict import conclude
 from pipelines.eight_b_sources import eight_b_sources
 from pipelines.scales import EIGHT_B, LAPTOP, Scale
-from runtime.evaluation.token_predictions import Predictor, Sample, build_prediction_step, write_predictions
+from runtime.evaluation.stored_predictions import write_predictions
+from runtime.evaluation.token_predictions import Predictor, Sample, build_prediction_step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.evaluation.windows import Windows
 from runtime.model.config import LLAMA2_ROPE

@@ -56,7 +56,7 @@ def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[Row]:
     import numpy as np
 
     from runtime.data.token_bytes import token_texts
-    from runtime.report.readings import heat_windows
+    from runtime.report.readings import heat_windows, window_tables
 
     parsed = session.parsed
     places = [place for place, source in enumerate(batch.sources) if parsed.source in (None, source)]
@@ -70,9 +70,12 @@ def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[Row]:
         table = _predicted(batch, places)
         log_probs = table["log_prob"].to_numpy().reshape(len(places), -1)
         losses = -np.nansum(log_probs, axis=1) / np.maximum(np.isfinite(log_probs).sum(axis=1), 1)
+        length = len(batch.batch.tokens[0])
         for index in np.argsort(-losses, kind="stable")[: parsed.rows].tolist():
-            part = table.slice(index * len(batch.batch.tokens[0]), len(batch.batch.tokens[0]))
-            windows[places[index]] = heat_windows([part], tokenizer)[0]
+            part = table.slice(index * length, length)
+            windows[places[index]] = heat_windows(window_tables([part]), tokenizer, length)[
+                0
+            ]  # `--json` prints all tokens
         places = [*windows]
     return [
         row._replace(texts=token_texts(tokenizer, row.tokens.tolist()), window=windows.get(row.place))

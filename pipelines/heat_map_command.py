@@ -58,26 +58,27 @@ def heat_map(
     Raises:
         UserError: nothing has kept predictions yet, or a domain is unknown.
     """
-    from runtime.report.heat_map import page
-    from runtime.report.readings import heat_windows
+    from runtime.report.heat_map import page, tokens_shown
+    from runtime.report.readings import heat_windows, window_tables
 
     phases = _phases(session, graph, names)
-    found = [each for each in _measured(session.store, graph, phases) if each.weights in weights]
+    measured, notes = _measured(session.store, graph, phases)
+    found = [each for each in measured if each.weights in weights]
     if not found:
         wanted = " and ".join("the trained weights" if name == HOT else name for name in weights)
         raise UserError(
             f"heat-map: no validation or evaluation of these phases has kept predictions of {wanted}. Run the recipe "
-            "up to its `ema_eval` steps."
+            "up to its `ema_eval` steps." + "".join(f"\n{note}." for note in notes)
         )
     shown = _spread(found, MOST_MOMENTS)
-    notes = (
-        [] if len(shown) == len(found) else [f"{len(shown)} of {len(found)} moments are shown; name a phase for more"]
-    )
-    tokenizer = tokenizer_of(session.store, map(graph.step, phases)).tokenizer
-    windows = heat_windows([each.table for each in shown], tokenizer, domains)
-    if not windows:
+    if len(shown) < len(found):
+        notes.append(f"{len(shown)} of {len(found)} moments are shown; name a phase for more")
+    tables = window_tables([each.table for each in shown], domains)
+    if not tables:
         known = sorted({domain for each in found for domain in each.table["domain"].unique().to_pylist()})
         raise UserError(f"--domain {' '.join(domains)}: no such domain.{nearest(domains[0], known)}")
+    tokenizer = tokenizer_of(session.store, map(graph.step, phases)).tokenizer
+    windows = heat_windows(tables, tokenizer, tokens_shown(len(tables), len(shown)))
     return page(f"Heat map of {session.pipeline}", [each.name for each in shown], windows, notes)
 
 
@@ -90,19 +91,24 @@ def _phases(session: Session, graph: Graph, named: Collection[str]) -> list[str]
     return [name for name in order if name in (named or wanted)]
 
 
-def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> list[Measured]:
-    """Return all kept predictions of these phases: of their validations, and of evaluations that are done."""
+def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> tuple[list[Measured], list[str]]:
+    """Return all kept predictions of these phases, and a note for each file that cannot be drawn.
+
+    Predictions are those of validations and of evaluations that are done.
+    """
     import pyarrow.compute as pc
 
-    from runtime.evaluation.token_predictions import PREDICTIONS, read_predictions
+    from runtime.evaluation.stored_predictions import PREDICTIONS, PREDICTIONS_FILE, read_predictions
+    from runtime.tables.parquet_bytes import TableError
 
     found: dict[tuple[str, int, str], Measured] = {}
+    not_drawn: list[str] = []
 
     def add(phase: str, path: str) -> None:
         try:
             table = read_predictions(store.url(path))
-        except ValueError as error:
-            print(f"not drawn: {store.url(path)} is damaged ({error})")
+        except TableError as error:
+            not_drawn.append(f"not drawn: {error}".removesuffix("."))
             return
         step = table["step"][0].as_py()
         for weights in table["weights"].unique().to_pylist():
@@ -118,10 +124,13 @@ def _measured(store: Store, graph: Graph, phases: Sequence[str]) -> list[Measure
         if not isinstance(step.config, EmaEvalConfig) or step.config.phase.name not in phases:
             continue
         record = records.find(step.key)
-        if record is not None and any(entry.path == f"{PREDICTIONS}.parquet" for entry in record.manifest):
-            add(step.config.phase.name, f"{record.output_path}/{PREDICTIONS}.parquet")
+        if record is not None and any(entry.path == PREDICTIONS_FILE for entry in record.manifest):
+            add(step.config.phase.name, f"{record.output_path}/{PREDICTIONS_FILE}")
     order = {name: index for index, name in enumerate(phases)}
-    return sorted(found.values(), key=lambda each: (order[each.phase], each.step, each.weights != HOT, each.weights))
+    measured = sorted(
+        found.values(), key=lambda each: (order[each.phase], each.step, each.weights != HOT, each.weights)
+    )
+    return measured, not_drawn
 
 
 def _spread(measured: Sequence[Measured], most: int) -> list[Measured]:

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from marin_dag.errors import UserError
 from marin_dag.identity.diff import CodeChanged, FieldChanged, differences
 from marin_dag.ledger.records import Record, Records
 from marin_dag.store.prefix import open_store
@@ -212,10 +213,14 @@ def _error_of_windows(
 
 def _losses(run: Run, evaluation: Record, weights: str) -> "Losses | None":
     """Return the losses of the windows whose predictions the evaluation keeps; None if it keeps none."""
-    from runtime.evaluation.token_predictions import PREDICTIONS, read_predictions
-    from runtime.evaluation.window_noise import window_losses
+    from runtime.evaluation.stored_predictions import PREDICTIONS_FILE, read_predictions
+    from runtime.evaluation.window_noise import COLUMNS, window_losses
+    from runtime.tables.parquet_bytes import TableError
 
-    file = f"{PREDICTIONS}.parquet"
-    if all(entry.path != file for entry in evaluation.manifest):
+    if all(entry.path != PREDICTIONS_FILE for entry in evaluation.manifest):
         return None
-    return window_losses(read_predictions(open_store(run.prefix).url(f"{evaluation.output_path}/{file}")), weights)
+    try:
+        url = open_store(run.prefix).url(f"{evaluation.output_path}/{PREDICTIONS_FILE}")
+        return window_losses(read_predictions(url, COLUMNS), weights)
+    except TableError as error:
+        raise UserError(str(error)) from error

@@ -107,7 +107,7 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
 )
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """Score all sets of weights on the same windows with one compiled program, on all devices of all hosts."""
-    from runtime.evaluation.token_predictions import PREDICTIONS, write_predictions
+    from runtime.evaluation.stored_predictions import PREDICTIONS_FILE, write_predictions
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.training.watchdog import Watchdog
 
@@ -148,7 +148,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
                 context.log.info("%s weights, %s: %.4f bits per byte", which, domain, score.bits_per_byte)
     if predictor is not None and context.host.index == 0:
         table = predictor.table(phase.step, phase.consumed_tokens, predicted)
-        write_predictions(f"{context.output_path}/{PREDICTIONS}.parquet", table)
+        write_predictions(f"{context.output_path}/{PREDICTIONS_FILE}", table)
     return _result(phase, averages, scores)
 
 

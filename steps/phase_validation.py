@@ -3,7 +3,7 @@
 from jax.sharding import Mesh
 
 from marin_dag.graph.step import Input, StepContext
-from runtime.evaluation.token_predictions import PREDICTIONS
+from runtime.evaluation.stored_predictions import PREDICTIONS
 from runtime.evaluation.validation import HeldOutValidation
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
 from runtime.same_fields import filled_from

@@ -6,10 +6,12 @@ from typing import Any
 
 import fsspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from marin_dag.graph.inputs import Input
 from runtime.data.consumption import Consumption, MixtureFinding, PhaseDraws, SourceUse, tallied
+from runtime.evaluation.stored_predictions import PREDICTIONS_FILE, read_predictions
 from runtime.evaluation.window_noise import window_losses
 from runtime.optim.ema import HOT
 from runtime.report import readings
@@ -24,8 +26,9 @@ from runtime.report.contents import (
     SourceCurve,
     Stage,
     WindowLosses,
+    name_of_weights,
 )
-from runtime.report.heat_map import HeatWindow
+from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, HeatWindow, tokens_shown
 from runtime.report.readings import DrawLog, PhaseLog
 from steps.decontaminate import DecontaminateResult
 from steps.ema_eval import EmaEvalResult
@@ -33,9 +36,6 @@ from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
 from steps.sample import SampleResult
-
-PREDICTIONS_FILE = "predictions.parquet"
-"""Name of the file in the output of `ema_eval`; importing the constant would import JAX."""
 
 
 def contents_of(config: ReportConfig) -> Report:
@@ -71,7 +71,7 @@ def contents_of(config: ReportConfig) -> Report:
         consumption=_consumption(config, phases, logs, draws) if config.caches else None,
         source_curves=_source_curves(config),
         final_loss_steps=FINAL_LOSS_STEPS,
-        moments=tuple(shown),
+        moments=tuple(name_of_weights(name, _weights(config.evaluations[name].result)) for name in shown),
         windows=_windows(config, [predictions[name] for name in shown]),
     )
 
@@ -203,25 +203,28 @@ def _predictions(config: ReportConfig, order: Sequence[str]) -> dict[str, pa.Tab
     """Return what the evaluation of each phase kept of single tokens."""
     found = {}
     for name in order:
-        if name in config.evaluations:
-            evaluation = config.evaluations[name]
-            table = readings.read_predictions(evaluation.join(PREDICTIONS_FILE), _weights(evaluation.result))
-            if table is not None:
-                found[name] = table
+        if name not in config.evaluations:
+            continue
+        evaluation = config.evaluations[name]
+        path = evaluation.join(PREDICTIONS_FILE)
+        filesystem, local = fsspec.core.url_to_fs(path)
+        if filesystem.exists(local):  # an evaluation of zero windows keeps none
+            found[name] = read_predictions(path).filter(pc.field("weights") == _weights(evaluation.result))
     return found
 
 
 def _windows(config: ReportConfig, predictions: Sequence[pa.Table]) -> tuple[HeatWindow, ...]:
     """Return one window of each domain: the first in the order of their hashes."""
-    if config.tokenizer is None:
+    found = readings.window_tables(predictions)
+    if config.tokenizer is None or not found:
         return ()
+    digests = dict(sorted(found, reverse=True))  # of equal domains, the last in this order counts
+    first = {(domain, digest): found[domain, digest] for domain, digest in sorted(digests.items())}
     with fsspec.open(config.tokenizer.join(config.tokenizer.result.tokenizer), "rb") as file:
         tokenizer = Tokenizer.from_str(file.read().decode())
-    every = sorted(readings.heat_windows(predictions, tokenizer), key=lambda window: (window.domain, window.digest))
-    first: dict[str, HeatWindow] = {}
-    for window in every:
-        first.setdefault(window.domain, dataclasses.replace(window, domain=_label(config, window.domain)))
-    return tuple(first.values())
+    num_shown = tokens_shown(len(first), len(predictions), MOST_CELLS_OF_A_REPORT)
+    windows = readings.heat_windows(first, tokenizer, num_shown)
+    return tuple(dataclasses.replace(window, domain=_label(config, window.domain)) for window in windows)
 
 
 def _evaluation(config: ReportConfig, name: str, predictions: pa.Table | None) -> Evaluation:

@@ -9,10 +9,8 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import fsspec
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,13 +27,10 @@ from runtime.model.config import ModelConfig, Rope
 from runtime.model.model import Params
 from runtime.model.placement import check_placement
 from runtime.parallel.hosts import HostRows, whole
-from runtime.tables.parquet_bytes import from_parquet, to_parquet
 from runtime.training.eval_step import forward_program
 from runtime.training.objective import computation_on, next_tokens
 from runtime.training.watchdog import Watchdog
 
-PREDICTIONS = "predictions"
-"""Name of a folder of predictions, one file for each step, or of a file without its ending."""
 CANDIDATES_PER_DOMAIN = 64
 """Windows of a domain, evenly spread, that a sample is chosen from."""
 NUM_LIKELY = 3
@@ -218,36 +213,3 @@ def _lists(values: np.ndarray, unknown: np.ndarray) -> pa.FixedSizeListArray:
     # Zeros, since undefined values may differ between equal runs.
     known = np.where(unknown[:, None], 0, values).astype(values.dtype)
     return pa.FixedSizeListArray.from_arrays(pa.array(known.ravel()), values.shape[1])
-
-
-def file_of_step(folder: str, step: int) -> str:
-    """Return the path of the predictions after `step` finished steps; paths sort as steps do."""
-    return f"{folder}/step-{step:012d}.parquet"
-
-
-def write_predictions(url: str, table: pa.Table) -> None:
-    """Write a table as Parquet, whole or not at all.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    data = to_parquet(table)
-    if "://" in url:  # an object is there once it is complete
-        with fsspec.open(url, "wb") as file:
-            file.write(data)
-        return
-    Path(url).parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(f"{url}.partial")
-    partial.write_bytes(data)
-    partial.replace(url)
-
-
-def read_predictions(url: str) -> pa.Table:
-    """Return the table of one file.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file is damaged.
-    """
-    with fsspec.open(url, "rb") as file:
-        return from_parquet(file.read())

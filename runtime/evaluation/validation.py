@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from runtime.evaluation.bits_per_byte import BitsPerByteError, macro_average
 from runtime.evaluation.held_out import HeldOut
-from runtime.evaluation.token_predictions import Predictor, file_of_step, write_predictions
+from runtime.evaluation.stored_predictions import file_of_step, write_predictions
+from runtime.evaluation.token_predictions import Predictor
 from runtime.optim.ema import HOT
 from runtime.tracking.events import VALIDATION, EventLog
 from runtime.training.observer import Observer

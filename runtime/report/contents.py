@@ -9,7 +9,7 @@ import numpy as np
 from runtime.data.consumption import Consumption
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
-from runtime.optim.ema import Ema
+from runtime.optim.ema import HOT, Ema
 from runtime.report.heat_map import HeatWindow
 from runtime.report.recipe import Change, Node
 
@@ -111,6 +111,11 @@ class Evaluation:
     def best(self) -> Mapping[str, float]:
         """Figures of the first average, or of the weights if there is none."""
         return next(iter(self.averages.values()), self.hot)
+
+    @property
+    def best_weights(self) -> str:
+        """Words for the weights of `best`."""
+        return next((f"{name} weights" for name in self.averages), "trained weights")
 
 
 def mean(values: Mapping[str, float]) -> float:
@@ -215,6 +220,11 @@ class Cache:
     num_train_bytes: int
 
 
+def name_of_weights(phase: str, weights: str) -> str:
+    """Return the name of a phase's weights: that of the phase, with the name of EMA weights."""
+    return phase if weights == HOT else f"{phase}, {weights} weights"
+
+
 @dataclasses.dataclass(frozen=True)
 class PhaseText:
     """The text that a phase writes after a prompt."""
@@ -252,7 +262,7 @@ class Report:
     texts: tuple[PhaseText, ...] = ()
     """Texts in order of phases."""
     moments: tuple[str, ...] = ()
-    """Evaluations whose predictions `windows` have."""
+    """Phases with their weights (`name_of_weights`) whose predictions `windows` have: branches, then the main line."""
     windows: tuple[HeatWindow, ...] = ()
 
     @property

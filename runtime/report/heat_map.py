@@ -34,8 +34,8 @@ class Moment:
     rank: Int32[np.ndarray, "token"]
     entropy: Float32[np.ndarray, "token"]
     likely: Sequence[Sequence[str]]
-    """Texts of the likeliest tokens, for each token."""
-    likely_log_prob: Float32[np.ndarray, "token likely"]
+    """Texts of the likeliest tokens, for each token that a page shows."""
+    likely_log_prob: Float32[np.ndarray, "shown likely"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,6 +65,11 @@ class HeatWindow:
         return float(-np.nanmean(self.newest.log_prob))
 
 
+def tokens_shown(num_windows: int, num_moments: int, most_cells: int = MOST_CELLS) -> int:
+    """Return how many tokens of each window a page shows at most."""
+    return max(FEWEST_TOKENS, most_cells // (num_windows * num_moments))
+
+
 def page(
     title: str,
     moments: Sequence[str],
@@ -76,7 +81,7 @@ def page(
     """Return the whole page.
 
     Args:
-        moments: their names, in the order of training.
+        moments: their names: branches, then the main line, each in the order of training; the last is the newest.
         windows: at least one; suspiciously easy ones come first, then the hardest.
         notes: sentences below the map.
         text: what the windows are of.
@@ -90,13 +95,15 @@ def heat_map(moments: Sequence[str], windows: Sequence[HeatWindow], most_cells: 
     ordered = sorted(
         windows, key=lambda window: (not window.is_suspicious, -window.mean_loss, window.domain, window.digest)
     )
-    num_shown = max(FEWEST_TOKENS, most_cells // (len(ordered) * len(moments)))
+    num_shown = tokens_shown(len(ordered), len(moments), most_cells)
     text = (
         "The stronger a token's colour, the less the model expected it; of a change, blue became easier, and orange "
         "harder. Point at a token, or use the Tab key."
     )
     if any(len(window.texts) > num_shown for window in ordered):
         text += f" Each window shows its first {num_shown:,} tokens; the command heat-map draws more of fewer phases."
+    if len(moments) > 1:
+        text += " The slider moves over the branches first, then over the main line, each in the order of training."
     data = {"moments": moments, "windows": [_data(window, num_shown) for window in ordered]}
     names = [f"{window.domain} {window.digest}" for window in ordered]
     shows = ["its probability", *(f"change since {name}" for name in moments)]
@@ -141,14 +148,15 @@ def _moment_data(moment: Moment, num_shown: int) -> dict[str, Any]:
     def rounded(values: np.ndarray, digits: int) -> list[float | None]:
         return [round(value, digits) if math.isfinite(value) else None for value in values[:num_shown].tolist()]
 
+    ranks = moment.rank[:num_shown].tolist()
     log_probs = [[round(value, 2) for value in values] for values in moment.likely_log_prob[:num_shown].tolist()]
     return {
         "logProb": rounded(moment.log_prob, 3),
-        "rank": moment.rank[:num_shown].tolist(),
+        "rank": ranks,
         "entropy": rounded(moment.entropy, 2),
         "likely": [
             [*zip(words, values, strict=True)] if rank >= 0 else []
-            for rank, words, values in zip(moment.rank.tolist(), moment.likely, log_probs, strict=False)
+            for rank, words, values in zip(ranks, moment.likely[:num_shown], log_probs, strict=True)
         ],
     }
 

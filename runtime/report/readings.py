@@ -1,11 +1,10 @@
 """Readings: the files of other steps that the report shows, as its plain values."""
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +12,6 @@ from tokenizers import Tokenizer
 
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.token_bytes import token_texts
-from runtime.evaluation.window_noise import COLUMNS
 from runtime.report.contents import Curve, MixtureSpan, Sample, SourceCurve
 from runtime.report.heat_map import HeatWindow, Moment
 from runtime.tables.parquet_bytes import from_parquet, read_parts, with_columns
@@ -67,18 +65,12 @@ def read_log(path: str) -> PhaseLog:
     return PhaseLog(*(table.column(name).to_numpy() for name in PhaseLog._fields))
 
 
-def read_predictions(path: str, weights: str) -> pa.Table | None:
-    """Return the predictions that an evaluation kept of these weights; None where it keeps none."""
-    filesystem, local = fsspec.core.url_to_fs(path)
-    if not filesystem.exists(local):
-        return None
-    columns = (*COLUMNS, "token", "rank", "entropy", "likely", "likely_log_prob")
-    return read_columns(path, columns).filter(pc.field("weights") == weights)
+WindowTables = Mapping[tuple[str, str], Sequence[pa.Table | None]]
+"""Predictions of each window, by domain and digest, at each moment; None where there are none."""
 
 
-def heat_windows(tables: Sequence[pa.Table], tokenizer: Tokenizer, domains: Collection[str] = ()) -> list[HeatWindow]:
+def window_tables(tables: Sequence[pa.Table], domains: Collection[str] = ()) -> WindowTables:
     """Return the windows of `domains`, or all, with their predictions at each moment, which has a table each."""
-    word = functools.cache(lambda token: tokenizer.decode([token], skip_special_tokens=False))
     found: dict[tuple[str, str], list[pa.Table | None]] = {}
     for index, table in enumerate(tables):
         windows = table.group_by(["domain", "window"], use_threads=False).aggregate([])
@@ -86,24 +78,31 @@ def heat_windows(tables: Sequence[pa.Table], tokenizer: Tokenizer, domains: Coll
             if not domains or domain in domains:
                 rows = table.filter((pc.field("domain") == domain) & (pc.field("window") == window))
                 found.setdefault((domain, window), [None] * len(tables))[index] = rows
+    return found
+
+
+def heat_windows(predictions: WindowTables, tokenizer: Tokenizer, num_shown: int) -> list[HeatWindow]:
+    """Return the windows as a page shows them: with the likeliest tokens of the first `num_shown` tokens."""
+    word = functools.cache(lambda token: tokenizer.decode([token], skip_special_tokens=False))
     return [
         HeatWindow(
             domain,
             window,
             token_texts(tokenizer, next(each for each in every if each is not None)["token"].to_pylist()),
-            [None if each is None else _moment(each, word) for each in every],
+            [None if each is None else _moment(each, word, num_shown) for each in every],
         )
-        for (domain, window), every in found.items()
+        for (domain, window), every in predictions.items()
     ]
 
 
-def _moment(table: pa.Table, word: Callable[[int], str]) -> Moment:
+def _moment(table: pa.Table, word: Callable[[int], str], num_shown: int) -> Moment:
+    shown = table.slice(0, num_shown)
     return Moment(
         log_prob=table["log_prob"].to_numpy().astype(np.float32),
         rank=table["rank"].fill_null(-1).to_numpy().astype(np.int32),
         entropy=table["entropy"].to_numpy().astype(np.float32),
-        likely=[[word(token) for token in tokens] for tokens in table["likely"].to_pylist()],
-        likely_log_prob=np.array(table["likely_log_prob"].to_pylist(), np.float32),
+        likely=[[word(token) for token in tokens] for tokens in shown["likely"].to_pylist()],
+        likely_log_prob=np.array(shown["likely_log_prob"].to_pylist(), np.float32),
     )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from runtime.evaluation.uncertainty import is_noise
 from runtime.evaluation.window_noise import difference_stderr
-from runtime.optim.ema import HOT
-from runtime.report.contents import Evaluation, Phase, PhaseText, Report, Sample, Stage, mean
+from runtime.report.contents import Evaluation, Phase, PhaseText, Report, Sample, Stage, mean, name_of_weights
 from runtime.report.markup import NONE, Cell, Markup, Row, element, folded, joined, known, listed, table
 from runtime.report.recipe import bytes_label, counted, percent, rate, tokens_label
 
@@ -105,13 +104,16 @@ def _changed(fork: Phase, base: Phase) -> str:
 def _gain(fork: Evaluation, base: Evaluation) -> str:
     """Return the difference of two evaluations in bits per byte, and whether it is larger than its noise."""
     difference = mean(fork.best) - mean(base.best)
+    shown = f"{difference:+.4f}"
     ours, theirs, error = fork.windows, base.windows, None
     if ours is not None and theirs is not None:
         error = difference_stderr(ours.losses, theirs.losses, num_tokens=ours.num_tokens, num_bytes=ours.num_bytes)
-    if error is None:
-        return f"{difference:+.4f}"
-    verdict = "noise" if is_noise(difference, *error) else "worse" if difference > 0 else "better"
-    return f"{difference:+.4f} ± {error.value:.4f}, {verdict}"
+    if error is not None:
+        verdict = "noise" if is_noise(difference, *error) else "worse" if difference > 0 else "better"
+        shown += f" ± {error.value:.4f}, {verdict}"
+    if fork.best_weights != base.best_weights:  # the difference is also that of averaging
+        shown += f": {fork.best_weights} against {base.best_weights}"
+    return shown
 
 
 def side_by_side(texts: Sequence[PhaseText]) -> list[Markup]:
@@ -125,7 +127,7 @@ def side_by_side(texts: Sequence[PhaseText]) -> list[Markup]:
 
 
 def _card(text: PhaseText) -> Markup:
-    name = text.phase if text.weights == HOT else f"{text.phase}, {text.weights} weights"
+    name = name_of_weights(text.phase, text.weights)
     written = element("bdi", element("b", text.prompt), text.text, "" if text.is_whole else " …")
     return element("div", element("div", name), element("pre", written), class_="sample")
 

@@ -8,9 +8,13 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
+from marin_dag.graph.graph import Graph
 from pipelines import tootsie
 from pipelines.heat_map_command import MOST_MOMENTS, Measured, _spread
-from runtime.report.readings import heat_windows
+from pipelines.scales import LAPTOP
+from pipelines.tootsie import laptop_corpus
+from runtime.evaluation.stored_predictions import PREDICTIONS, file_of_step
+from runtime.report.readings import heat_windows, window_tables
 from tests.catalogue import check_message
 
 WORDS = ["a", " fine", " day", "."]
@@ -44,18 +48,19 @@ def measured(phase: str, step: int, log_prob: float, *windows: tuple[str, str, l
 def test_windows_are_joined_over_moments(tokenizer: Tokenizer) -> None:
     web, code = ("web", "aa", [0, 1, 2, 3]), ("code", "bb", [0, 3])
     moments = [measured("kestrel", 5, -2.0, web).table, measured("ocelot", 9, -1.0, web, code).table]
-    windows = {window.domain: window for window in heat_windows(moments, tokenizer)}
+    windows = {window.domain: window for window in heat_windows(window_tables(moments), tokenizer, 2)}
     assert list(windows["web"].texts) == WORDS
     first, second = windows["web"].moments
     assert first is not None and second is not None
     np.testing.assert_array_equal(first.log_prob, np.float32([np.nan, -2, -2, -2]))
-    assert second.rank.tolist() == [-1, 1, 1, 1] and second.likely[1] == [" day", ".", "a"]
+    assert second.rank.tolist() == [-1, 1, 1, 1]
+    assert second.likely == [[" day", ".", "a"]] * 2 and second.likely_log_prob.shape == (2, 3), "of the shown tokens"
     assert windows["code"].moments[0] is None and windows["code"].moments[1] is not None
 
 
-def test_only_the_named_domains_are_drawn(tokenizer: Tokenizer) -> None:
+def test_only_the_named_domains_are_drawn() -> None:
     moments = [measured("kestrel", 5, -2.0, ("web", "aa", [0, 1]), ("code", "bb", [0, 3])).table]
-    assert [window.domain for window in heat_windows(moments, tokenizer, ["code"])] == ["code"]
+    assert [*window_tables(moments, ["code"])] == [("code", "bb")]
 
 
 @pytest.mark.parametrize("number", [1, 2, MOST_MOMENTS, MOST_MOMENTS + 1, 1_000])
@@ -79,3 +84,15 @@ def test_a_figure_without_data_gives_the_reason(
     printed = capsys.readouterr()
     check_message(printed.out + printed.err)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_file_is_named_where_nothing_else_can_be_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kestrel = Graph(tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP))).step("kestrel")
+    damaged = Path(file_of_step(f"{tmp_path}/runs/work/{kestrel.digest}/{PREDICTIONS}", 5))
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"PAR1 and no more")
+    assert tootsie.main(["heat-map", "kestrel", "--page", "heat.html", "--prefix", str(tmp_path / "runs")]) == 1
+    check_message(capsys.readouterr().err)

@@ -267,6 +267,16 @@ def test_a_fork_is_compared_with_its_base_window_by_window(
     assert "z_loss" in drawn.read_text() and LOSS in drawn.read_text()
 
 
+def test_damaged_predictions_are_an_error_that_names_the_file(
+    forked: tuple[Path, Step[Any], Step[Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix, _, _ = forked
+    damaged = next(prefix.rglob("ema_eval/forked*/**/predictions.parquet"))
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    assert tootsie.main(["runs", "starling", "forked", "--compare", "--prefix", str(prefix)]) == 1
+    check_message(capsys.readouterr().err)
+
+
 def test_repeated_seeds_tell_the_noise_better_than_windows(
     forked: tuple[Path, Step[Any], Step[Any]], graph: Graph, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,9 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
+from runtime.evaluation.stored_predictions import PREDICTIONS_FILE
+from runtime.report import page as report_page
+from runtime.report.heat_map import FEWEST_TOKENS
 from runtime.report.page import render
+from steps import report_contents
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.report_contents import PREDICTIONS_FILE, _order, contents_of
+from steps.report_contents import _order, contents_of
 from steps.tokenizer import TokenizerResult
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import evaluation, example, made, phase
@@ -19,7 +23,8 @@ from tests.steps.report_inputs import evaluation, example, made, phase
 def prediction(weights, domain, window, log_prob):
     likely = {"likely": [1, 0], "likely_log_prob": [-0.5, -3.0]}
     of_token = {"log_prob": log_prob, "token": 1, "rank": 0, "entropy": 0.5, **likely}
-    return {"weights": weights, "domain": domain, "window": window, **of_token}
+    place = {"step": 1, "consumed_tokens": 100, "position": 1}
+    return {**place, "weights": weights, "domain": domain, "window": window, **of_token}
 
 
 def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
@@ -180,7 +185,7 @@ def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
     assert windows.num_tokens == config.evaluations["ocelot"].result.num_tokens
 
 
-def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phase(tmp_path):
+def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phase(tmp_path, monkeypatch):
     vocabulary = Tokenizer(models.WordLevel({"a": 0, " sea": 1}, unk_token="a"))
     vocabulary.decoder = decoders.Fuse()
     result = TokenizerResult(
@@ -188,21 +193,30 @@ def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phas
     )  # fmt: skip
     tokenizer = made(tmp_path, "tokenizer", result)
     vocabulary.save(f"{tokenizer.path}/tokenizer.json")
-    config = example(tmp_path, tokenizer=tokenizer, labels={"web": "the web"})
+    evaluations = example(tmp_path).evaluations | {"spoonbill": evaluation(tmp_path, "spoonbill")}
+    config = example(tmp_path, tokenizer=tokenizer, labels={"web": "the web"}, evaluations=evaluations)
     assert contents_of(config).windows == ()
-    for name, weights, loss in (("kestrel", "hot", 2.0), ("ocelot", "averaged", 1.0)):
+    monkeypatch.setattr(report_contents, "MOST_CELLS_OF_A_REPORT", 0)  # each window shows as few tokens as possible
+    length = FEWEST_TOKENS + 1
+    for name, weights, loss in (("kestrel", "hot", 2.0), ("ocelot", "averaged", 1.0), ("spoonbill", "hot", 3.0)):
         rows = [
             prediction(which, domain, window, -loss if which == weights else -9.0)
             for which in ("hot", "averaged")
             for domain, window in (("web", "b"), ("web", "a"), ("code", "c"))
+            for _ in range(length)
         ]
         pq.write_table(pa.Table.from_pylist(rows), config.evaluations[name].join(PREDICTIONS_FILE))
     contents = contents_of(config)
-    assert contents.moments == ("kestrel", "ocelot")
+    assert contents.moments == ("spoonbill", "kestrel", "ocelot, averaged weights"), "a branch comes first"
     assert [(window.domain, window.digest, window.texts) for window in contents.windows] == [
-        ("code", "c", [" sea"]), ("the web", "a", [" sea"]),
+        ("code", "c", [" sea"] * length), ("the web", "a", [" sea"] * length),
     ]  # fmt: skip
-    assert [[float(moment.log_prob[0]) for moment in window.moments] for window in contents.windows] == [[-2, -1]] * 2
+    log_probs = [[float(moment.log_prob[0]) for moment in window.moments] for window in contents.windows]
+    assert log_probs == [[-3, -2, -1]] * 2
+    moments = [moment for window in contents.windows for moment in window.moments]
+    assert {len(moment.log_prob) for moment in moments} == {length}
+    assert {len(moment.likely) for moment in moments} == {FEWEST_TOKENS}
+    monkeypatch.setattr(report_page, "MOST_CELLS_OF_A_REPORT", 0)
     assert "Held-out text, token by token" in render(contents)
 
 

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from runtime.evaluation.stored_predictions import read_predictions, write_predictions
 from runtime.evaluation.token_predictions import (
     NUM_LIKELY,
     Predictor,
     build_prediction_step,
-    read_predictions,
     sample_windows,
-    write_predictions,
 )
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE

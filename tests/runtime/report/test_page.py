@@ -285,6 +285,11 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
         # Two windows of 100 tokens: the variance of both, over two windows.
         stderr = spread / math.sqrt(2) * 200 / (800 * math.log(2)) / math.sqrt(2)
         assert f"{difference} ± {stderr:.4f}, {word}<" in page
+    evaluations = [
+        dataclasses.replace(each, averages={}) if each.phase == "dessert_v3" else each for each in forked.evaluations
+    ]
+    page = forks_table(dataclasses.replace(forked, evaluations=tuple(evaluations)))
+    assert ": trained weights against averaged weights<" in page
 
 
 def test_the_epochs_of_a_source_and_its_findings_are_on_the_page(report):
