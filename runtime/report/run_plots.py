@@ -28,7 +28,7 @@ from runtime.report.theme import PAGE
 MIXTURE = "mixture (share of sequences by source)"
 
 
-class MixtureStretch(NamedTuple):
+class MixtureRange(NamedTuple):
     """Tokens during which the shares are the same."""
 
     low: float
@@ -36,9 +36,9 @@ class MixtureStretch(NamedTuple):
     shares: Mapping[str, float]
 
 
-def mixture_stretches(phases: Sequence[Phase]) -> list[MixtureStretch]:
+def mixture_ranges(phases: Sequence[Phase]) -> list[MixtureRange]:
     """Return the mixture of consecutive phases over tokens, equal neighbours joined."""
-    found: list[MixtureStretch] = []
+    found: list[MixtureRange] = []
     for phase in phases:
         # The training step after `step` finished ones is the row with step + 1.
         steps = np.concatenate([[phase.start_step], phase.curve.step])
@@ -51,7 +51,7 @@ def mixture_stretches(phases: Sequence[Phase]) -> list[MixtureStretch]:
             low, high = (float(np.interp(step, steps, tokens)) for step in (first, last))
             if found and found[-1].shares == span.shares:
                 low = found.pop().low
-            found.append(MixtureStretch(low, high, span.shares))
+            found.append(MixtureRange(low, high, span.shares))
     return found
 
 
@@ -160,21 +160,21 @@ def _name_place(phase: Phase, end: float) -> tuple[float, Literal["left", "right
 
 
 def _mixture(report: Report) -> Markup:
-    stretches = mixture_stretches(report.main_line)
-    if not stretches:
+    ranges = mixture_ranges(report.main_line)
+    if not ranges:
         return Markup()
     # Earlier sources below, larger ones first among those that begin together.
-    by_share = (sorted(stretch.shares, key=lambda name: (-stretch.shares[name], name)) for stretch in stretches)
+    by_share = (sorted(part.shares, key=lambda name: (-part.shares[name], name)) for part in ranges)
     sources = series_of(list(dict.fromkeys(itertools.chain.from_iterable(by_share))))
     panel = Panel(MIXTURE, _tokens(report), Range1d(0, 1), height=280, y_format="0%")
-    below = [0.0] * len(stretches)
+    below = [0.0] * len(ranges)
     for source, series in sources.items():
         boxes = []
-        for index, stretch in enumerate(stretches):
-            if share := stretch.shares.get(source, 0.0):
-                tokens = f"{tokens_label(stretch.low)} to {tokens_label(stretch.high)} tokens"
+        for index, part in enumerate(ranges):
+            if share := part.shares.get(source, 0.0):
+                tokens = f"{tokens_label(part.low)} to {tokens_label(part.high)} tokens"
                 tip = f"{source}: {share:.2%} of sequences, {tokens}"
-                boxes.append((stretch.low, stretch.high, below[index], below[index] + share, tip))
+                boxes.append((part.low, part.high, below[index], below[index] + share, tip))
                 below[index] += share
         hatch = {"hatch_pattern": HATCHES[series.dash], "hatch_color": PAGE, "hatch_alpha": 0.5}
         names = ("left", "right", "bottom", "top", "tip")

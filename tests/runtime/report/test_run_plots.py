@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from runtime.report.page import render
-from runtime.report.run_plots import domains, loss, mixture_stretches, scores, source_losses, timeline
+from runtime.report.run_plots import domains, loss, mixture_ranges, scores, source_losses, timeline
 from runtime.report.tables import domains_table, phases_table
 from tests.runtime.report.drawn import figures, panels
 
 
 def test_a_mixture_changes_at_the_tokens_of_its_step(report):
-    stretches = mixture_stretches(report.main_line)
+    ranges = mixture_ranges(report.main_line)
     phoenix = next(phase for phase in report.main_line if phase.name == "phoenix")
     row = int(np.flatnonzero(phase_steps := phoenix.curve.step == 1600)[0])
     assert phase_steps.any()
     change = float(phoenix.curve.consumed_tokens[row])
-    assert change in [stretch.high for stretch in stretches]
-    assert change in [stretch.low for stretch in stretches]
-    assert stretches[0].shares["web_pages"] == pytest.approx(0.93)
-    assert len(stretches) == 5, "kestrel and ocelot share one, and so do the starlings"
+    assert change in [part.high for part in ranges]
+    assert change in [part.low for part in ranges]
+    assert ranges[0].shares["web_pages"] == pytest.approx(0.93)
+    assert len(ranges) == 5, "kestrel and ocelot share one, and so do the starlings"
 
 
 def test_the_timeline_has_each_phase_rate_batch_size_and_share(report):
