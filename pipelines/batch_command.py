@@ -12,6 +12,7 @@ from marin_dag.quantities import counted
 from marin_dag.values.changes import nearest
 from pipelines.finished import tokenizer_of
 from pipelines.output import aligned, check_writable, positive, write_page
+from pipelines.phases import longest_of, phases_by_digest
 from pipelines.runs import finite
 from pipelines.trained_batch import Row, TrainedBatch, find_batch
 from runtime.optim.ema import HOT
@@ -34,9 +35,12 @@ def _batch(session: Session) -> int:
     parsed = session.parsed
     check_writable("--page", parsed.page)
     name, step = _phase_and_step(session.step)
-    phase = session.graph().step(name)
+    graph = session.graph()
+    phase = graph.step(name)
     if not isinstance(phase.config, TrainPhaseConfig):
         raise UserError(f"batch: {name} is no training phase. `timeline` lists the phases.")
+    # Logs name a digest by its first phase, which may end before the step.
+    phase = longest_of(map(graph.step, phases_by_digest(graph.steps)[phase.digest]))
     try:
         batch = find_batch(session.store, phase, step)
         shown = _shown(session, phase, batch)

@@ -7,7 +7,6 @@ from typing import Any
 
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
-from marin_dag.graph.graph import Graph
 from pipelines.finished import tokenizer_of
 from pipelines.run_curves import LoggedPhase
 from pipelines.runs import finite
@@ -22,8 +21,8 @@ MOST_DIGITS = 18
 class LiveBatches:
     """The batches of the phases of a graph; several threads may ask."""
 
-    def __init__(self, session: Session, graph: Graph, phases: Sequence[LoggedPhase]) -> None:
-        self._session, self._graph = session, graph
+    def __init__(self, session: Session, phases: Sequence[LoggedPhase]) -> None:
+        self._session = session
         self._phases = {phase.name: phase for phase in phases}
         self._lock = threading.Lock()
         self._found: dict[tuple[str, int], TrainedBatch] = {}
@@ -51,7 +50,7 @@ class LiveBatches:
     def _data(self, phase: LoggedPhase, step: int, source: str) -> dict[str, Any]:
         from runtime.data.token_bytes import token_texts
 
-        store, trained = self._session.store, self._graph.step(phase.name)
+        store, trained = self._session.store, phase.longest
         batch = self._found.get((phase.name, step)) or find_batch(store, trained, step)
         if batch.is_recorded:
             newest = [*self._found.items(), ((phase.name, step), batch)][-MOST_BATCHES:]
@@ -71,7 +70,7 @@ class LiveBatches:
                     for name in sorted(counts)
                 ],
                 "rows": [_row_data(row, odd) for row in rows],
-                "command": self._session.line("batch", f"{phase.name}@{step}", "--heat"),
+                "command": self._session.line("batch", f"{phase.longest.name}@{step}", "--heat"),
             }
         )
         return data

@@ -100,6 +100,11 @@ def phases_by_digest(steps: Iterable[Step[Any]]) -> dict[str, list[str]]:
     return found
 
 
+def longest_of(sharing: Iterable[Step]) -> Step:
+    """Return the phase that ends last among phases of one digest."""
+    return max(sharing, key=lambda phase: phase.config.until_step)
+
+
 def wanted_phases(session: Session, graph: Graph) -> dict[str, list[str]]:
     """Return the phases that the user named, or all phases, by digest.
 

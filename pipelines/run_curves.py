@@ -14,7 +14,7 @@ from marin_dag.cli.session import Session
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.store.store import Store
-from pipelines.phases import fork_names, main_line_of, phases_in, run_phases_in
+from pipelines.phases import fork_names, longest_of, main_line_of, phases_in, run_phases_in
 from pipelines.saved_curves import SavedState, newest_saved, read_newest
 from runtime.cost.chips import GENERATIONS, GPUS
 from runtime.optim.ema import HOT
@@ -35,9 +35,19 @@ FROM_TABLE = {LOSS: "loss", GRADIENT: "grad_norm", RATE: "learning_rate"}
 class LoggedPhase:
     """The curves of one digest; each `refresh` reads only what has changed in the store."""
 
-    def __init__(self, store: Store, step: Step[TrainPhaseConfig], run_phase: RunPhase, *, is_main: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        step: Step[TrainPhaseConfig],
+        run_phase: RunPhase,
+        *,
+        longest: Step[TrainPhaseConfig],
+        is_main: bool,
+    ) -> None:
         self.name, self.is_main = step.name, is_main
-        self._store, self._digest, self._config, self._leg = store, step.digest, step.config, run_phase
+        self.longest = longest
+        """The phase of this digest that ends last: it trains every step that the curves have."""
+        self._store, self._digest, self._config, self._run_phase = store, step.digest, step.config, run_phase
         self._flops_share = _flops_share(step)
         answers = (each.config_of(GoldAnswersConfig) for each in step.config.validation_tasks)
         self._tasks = [task.label for config in answers if config is not None for task in config.tasks]
@@ -104,13 +114,13 @@ class LoggedPhase:
 
     def tokens_at(self, step: int) -> float:
         """Return the tokens of the run after a training step."""
-        return float(self._leg.tokens_at(step))
+        return float(self._run_phase.tokens_at(step))
 
     def step_at(self, tokens: int) -> int:
         """Return the training step of this phase that ends nearest to a number of tokens of the run."""
-        first, last = self._config.begin_step + 1, self._config.until_step
-        step = self._config.begin_step + round((tokens - self._leg.begin_tokens) / self._leg.tokens_per_step)
-        return min(max(step, first), last)
+        begin, run_phase = self._config.begin_step, self._run_phase
+        step = begin + round((tokens - run_phase.begin_tokens) / run_phase.tokens_per_step)
+        return min(max(step, begin + 1), self.longest.config.until_step)
 
     def _line(self, panel: str, tokens: np.ndarray, values: np.ndarray, name: str | None = None) -> Line:
         return Line(panel, name or self.name, MAIN_LINE if self.is_main else self.name, tokens, values)
@@ -122,7 +132,13 @@ def logged_phases(session: Session, graph: Graph, digests: Iterable[Sequence[str
     run_phases = run_phases_in(phases)
     main_line = main_line_of(run_phases, fork_names(session)) if run_phases else []
     return [
-        LoggedPhase(session.store, phases[names[0]], run_phases[names[0]], is_main=not set(main_line).isdisjoint(names))
+        LoggedPhase(
+            session.store,
+            phases[names[0]],
+            run_phases[names[0]],
+            longest=longest_of(phases[name] for name in names),
+            is_main=not set(main_line).isdisjoint(names),
+        )
         for names in digests
     ]
 

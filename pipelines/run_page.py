@@ -46,7 +46,7 @@ class RunPage(PageContent):
         self._phases = logged_phases(session, graph, phases_by_digest(graph.steps).values())
         lines = [line for phase in self._phases for line in phase.lines()]
         self._documents = LiveDocuments(session.store, graph)
-        self._batches = LiveBatches(session, graph, self._phases)
+        self._batches = LiveBatches(session, self._phases)
         shown = f"{CURVES}{curves(lines, end=1.0, is_live=True)}{batch_page.PLACES}" if lines else ""
         self.markup = shown + documents_page.live_browser(self._documents.steps)
         self._lock = threading.Lock()
@@ -98,9 +98,9 @@ class RunPage(PageContent):
         events = phase.events()
         found = []
         for alarm in alarms_in(events):
-            fix = self._session.line("batch", f"{phase.name}@{alarm.step}") if alarm.has_row else ""
+            fix = self._session.line("batch", f"{phase.longest.name}@{alarm.step}") if alarm.has_row else ""
             if not alarm.has_recovered and set(alarm.monitors) & set(SPIKE_MONITORS):
-                fix = self._session.line("rollback", phase.name)
+                fix = self._session.line("rollback", phase.longest.name)
             found.append((alarm.step, alarm.text, fix))
         for event in events:
             match event["event"]:

@@ -56,7 +56,7 @@ def record_of(store: LocalStore, step: Step[Any]) -> Record:
 
 def logged(store: LocalStore, graph: Graph, name: str) -> LoggedPhase:
     phases = phases_in(graph.steps)
-    phase = LoggedPhase(store, phases[name], run_phases_in(phases)[name], is_main=True)
+    phase = LoggedPhase(store, phases[name], run_phases_in(phases)[name], longest=phases[name], is_main=True)
     phase.refresh()
     return phase
 

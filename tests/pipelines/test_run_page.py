@@ -165,6 +165,25 @@ def test_the_training_step_of_a_number_of_tokens_is_that_after_which_a_run_has_t
         assert phase.step_at(0) == config.begin_step + 1 and phase.step_at(10**12) == config.until_step
 
 
+def test_phases_of_one_digest_show_the_rows_of_the_one_that_ends_last(session, graph, batches, tmp_path):
+    half = graph.step("kestrel").fork("half", until_step=20)
+    rest = half.then("rest", until_step=60)
+    assert half.digest == rest.digest
+    odd = {"row": 2, "source": "math", "row_loss": 11.67, "median_row_loss": 3.94}
+    alarm = {"event": "alarm", "step": 30, "monitor": "loss_spike", "figure": 9.5, "limit": 4.25, **odd}
+    log(tmp_path, half.digest, "1.jsonl", begin(0), alarm, {**alarm, "step": 35, "monitor": "low_loss"})
+    page = RunPage(session, Graph([rest]))
+    spike, other = page.values(None, None)["alarms"]
+    assert (spike["name"], spike["step"]) == ("half", 30) and "rollback rest" in spike["fix"]
+    assert "batch rest@35" in other["fix"]
+    for place in ({"step": "30"}, {"tokens": str(round(spike["at"]))}):
+        found = page.data({"phase": "half", **place})
+        assert found["step"] == 30 and "batch rest@30" in found["command"]
+    assert set(batches) == {("rest", 30)}
+    (phase,) = run_curves.logged_phases(session, Graph([rest]), [["half", "rest"]])
+    assert (phase.step_at(0), phase.step_at(10**12)) == (1, 60)
+
+
 def test_an_alarm_whose_loss_came_back_needs_no_rollback(session, graph, trained, tmp_path):
     recovered = {"event": "recovered", "step": 15}
     place = {"row": 2, "source": "web", "row_loss": 0.01, "median_row_loss": 4.0}
