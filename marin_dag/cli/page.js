@@ -16,7 +16,9 @@ async function ask(path, given) {
   const options = { headers: { "X-Key": key }, signal: AbortSignal.timeout(PATIENCE_MILLISECONDS) };
   if (given) Object.assign(options, { method: "POST", body: typeof given === "string" ? given : JSON.stringify(given) });
   const response = await fetch(path, options).catch(error => {
-    throw error.name === "TimeoutError" ? new Error("the store has not answered for a minute; the page tries again") : error;
+    if (error.name !== "TimeoutError") throw error;
+    const again = path === "/state" || path.startsWith("/values") ? "; the page tries again" : "";  // it repeats no click
+    throw new Error(`the store has not answered for a minute${again}`);
   });
   const document_ = await response.json();
   if (!response.ok) throw new Error(document_.error);
