@@ -14,7 +14,7 @@ from pipelines.finished import tokenizer_of
 from pipelines.output import aligned, check_writable, positive, write_page
 from pipelines.phases import longest_of, phases_by_digest
 from pipelines.runs import finite
-from pipelines.trained_batch import Row, TrainedBatch, find_batch
+from pipelines.trained_batch import Row, TrainedBatch, data_errors_of, find_batch
 from runtime.optim.ema import HOT
 from runtime.report.markup import printable
 from steps.phase_config import TrainPhaseConfig
@@ -30,8 +30,6 @@ EXCERPT_CHARACTERS = 90
 
 
 def _batch(session: Session) -> int:
-    from runtime.training.checkpoint_reader import CheckpointError
-
     parsed = session.parsed
     check_writable("--page", parsed.page)
     name, step = _phase_and_step(session.step)
@@ -41,11 +39,9 @@ def _batch(session: Session) -> int:
         raise UserError(f"batch: {name} is no training phase. `timeline` lists the phases.")
     # Logs name a digest by its first phase, which may end before the step.
     phase = longest_of(map(graph.step, phases_by_digest(graph.steps)[phase.digest]))
-    try:
-        batch = find_batch(session.store, phase, step)
+    with data_errors_of("batch"):
+        batch = find_batch(session.store, phase, step, "batch")
         shown = _shown(session, phase, batch)
-    except CheckpointError as error:
-        raise UserError(f"batch: {error}") from error
     if parsed.json:
         print(json.dumps(_document(name, batch, shown), ensure_ascii=False, indent=1))
     else:

@@ -10,7 +10,7 @@ from marin_dag.errors import UserError
 from pipelines.finished import tokenizer_of
 from pipelines.run_curves import LoggedPhase
 from pipelines.runs import finite
-from pipelines.trained_batch import Row, TrainedBatch, find_batch
+from pipelines.trained_batch import Row, TrainedBatch, data_errors_of, find_batch
 from runtime.report.markup import MOST_CHARACTERS, printable_data
 
 MOST_ROWS, MOST_BATCHES = 8, 4
@@ -25,8 +25,11 @@ class LiveBatches:
         self._session = session
         self._phases = {phase.name: phase for phase in phases}
         self._lock = threading.Lock()
+        """Guards the fields below, and is never held while the store is read."""
         self._found: dict[tuple[str, int], TrainedBatch] = {}
-        """The newest recorded batches, which do not change."""
+        """Recorded batches, which do not change; the one asked for last is the last."""
+        self._reading: dict[tuple[str, int], threading.Lock] = {}
+        """Held while a batch is read: a second click on a step waits for the first, other steps do not."""
 
     def data(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Return rows of a training step, which `step` or the run's `tokens` after it names; of one `source` or of all.
@@ -34,27 +37,39 @@ class LiveBatches:
         Raises:
             UserError: no such training step, or its batch cannot be found.
         """
-        from runtime.training.checkpoint_reader import CheckpointError
-
         name, number = query.get("phase", ""), query.get("step") or query.get("tokens", "")
         if name not in self._phases or not number.isdecimal() or len(number) > MOST_DIGITS:
             raise UserError(f"page: no training step {number!r} of phase {name!r}; load the page again.")
         phase = self._phases[name]
         step = int(number) if "step" in query else phase.step_at(int(number))
-        try:
-            with self._lock:
-                return self._data(phase, step, query.get("source", ""))
-        except CheckpointError as error:
-            raise UserError(f"page: {error}") from error
+        with data_errors_of("page"):
+            return self._data(phase, step, query.get("source", ""))
+
+    def _batch(self, phase: LoggedPhase, step: int) -> TrainedBatch:
+        """Return a batch, read once if it is recorded and among the last that were asked for."""
+        key = (phase.name, step)
+        with self._lock:
+            reading = self._reading.setdefault(key, threading.Lock())
+        with reading:
+            try:
+                with self._lock:
+                    batch = self._found.get(key)
+                if batch is None:
+                    batch = find_batch(self._session.store, phase.longest, step, "page")
+                if batch.is_recorded:
+                    with self._lock:
+                        others = [each for each in self._found.items() if each[0] != key]
+                        self._found = dict([*others, (key, batch)][-MOST_BATCHES:])
+                return batch
+            finally:
+                with self._lock:
+                    self._reading.pop(key, None)
 
     def _data(self, phase: LoggedPhase, step: int, source: str) -> dict[str, Any]:
         from runtime.data.token_bytes import token_texts
 
         store, trained = self._session.store, phase.longest
-        batch = self._found.get((phase.name, step)) or find_batch(store, trained, step)
-        if batch.is_recorded:
-            newest = [*self._found.items(), ((phase.name, step), batch)][-MOST_BATCHES:]
-            self._found = dict(newest)
+        batch = self._batch(phase, step)
         odd = next((event for event in phase.events() if event.get("step") == step and "row" in event), None)
         counts = Counter(batch.sources)
         places = _spread(batch.sources, None if odd is None else odd["row"], source)

@@ -1,5 +1,6 @@
 """Trained batch: the rows of one training step and their documents, from the saved states of a phase."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -102,12 +103,26 @@ class TrainedBatch:
         return document_ids(self.caches[source], positions, made_of)
 
 
-def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int) -> TrainedBatch:
-    """Return the batch of training step `step`, counted from 1.
+@contextlib.contextmanager
+def data_errors_of(command: str) -> Iterator[None]:
+    """Raise errors about saved states and token caches as errors of a command."""
+    from runtime.data.cache import CacheError
+    from runtime.data.order import LoaderError
+    from runtime.tables.parquet_bytes import TableError
+    from runtime.training.checkpoint_reader import CheckpointError
+
+    try:
+        yield
+    except (CacheError, CheckpointError, LoaderError, TableError) as error:
+        raise UserError(f"{command}: {error}") from error
+
+
+def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int, command: str) -> TrainedBatch:
+    """Return the batch of training step `step`, counted from 1; errors name `command`.
 
     Raises:
         UserError: the phase does not train this step, an input is gone, or the batch depends on unsaved losses.
-        CheckpointError: a saved state is damaged.
+        CheckpointError, CacheError, LoaderError, TableError: a saved state or a token cache is damaged.
     """
     from runtime.data.cache import TokenCache
     from runtime.data.loader import Loader
@@ -118,17 +133,17 @@ def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int) -> Traine
     if not config.begin_step < step <= config.until_step:
         before = f" `{start.step.name}@{step}` names a step before it." if start and step <= config.begin_step else ""
         raise UserError(
-            f"batch: {phase.name} trains steps {config.begin_step + 1:,} to {config.until_step:,}, not "
+            f"{command}: {phase.name} trains steps {config.begin_step + 1:,} to {config.until_step:,}, not "
             f"{step:,}.{before}"
         )
     states = saved_states(store, phase.digest)
     own = [state for state in states if state.step < step]
     start_state = None
     if config.start is not None:
-        start_state = SavedState(config.begin_step, True, store.url(finished(store, config.start, "batch").output_path))
+        start_state = SavedState(config.begin_step, True, store.url(finished(store, config.start, command).output_path))
     caches = {}
     for name, cache in config.caches.items():
-        record = finished(store, cache, "batch")
+        record = finished(store, cache, command)
         caches[name] = TokenCache.open(store.url(f"{record.output_path}/{record.result['train']}"))
     identities = {name: cache.digest for name, cache in config.caches.items()}
     loader = Loader(caches, identities, config.mixture, config.sequence_length, config.seed, policy=config.mixing)
@@ -136,7 +151,7 @@ def find_batch(store: Store, phase: Step[TrainPhaseConfig], step: int) -> Traine
     if later is not None:
         losses, found = _recorded(loader, later, step)
     else:
-        losses, found = {}, _drawn(loader, config, own[-1] if own else None, start_state, step)
+        losses, found = {}, _drawn(loader, config, own[-1] if own else None, start_state, step, command)
     return TrainedBatch(
         step=step,
         is_recorded=later is not None,
@@ -170,7 +185,12 @@ def _recorded(
 
 
 def _drawn(
-    loader: "Loader", config: TrainPhaseConfig, own: SavedState | None, start: SavedState | None, step: int
+    loader: "Loader",
+    config: TrainPhaseConfig,
+    own: SavedState | None,
+    start: SavedState | None,
+    step: int,
+    command: str,
 ) -> "tuple[RowLocations, LoadedBatch]":
     """Return the batch that the run draws at `step` after its newest state."""
     from runtime.data.sampler import DataPosition
@@ -178,8 +198,8 @@ def _drawn(
     here, size = config.begin_step if own is None else own.step, config.global_batch_size
     if loader.lag_steps:
         raise UserError(
-            f"batch: step {step:,} is not saved yet, and mixing={type(config.mixing).__name__} draws it by the losses "
-            f"after step {here:,}. Repeat the command when the phase has saved step {step:,} (`tell PHASE save`)."
+            f"{command}: step {step:,} is not saved yet, and mixing={type(config.mixing).__name__} draws it by the "
+            f"losses after step {here:,}. Try again when the phase has saved step {step:,} (`tell PHASE save`)."
         )
     if own is not None:
         position = _position(own)

@@ -219,9 +219,9 @@ def test_the_batch_of_a_step_is_found_again_and_has_the_loss_that_was_recorded(
 def check_batch_of_first_step(store: LocalStore, phase: Step[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the first batch of a phase is that of its records and of its order, by the loss of each source."""
     step = phase.config.begin_step + 1
-    recorded = trained_batch.find_batch(store, phase, step)
+    recorded = trained_batch.find_batch(store, phase, step, "batch")
     monkeypatch.setattr(trained_batch, "saved_states", lambda store, digest: [])
-    drawn = trained_batch.find_batch(store, phase, step)
+    drawn = trained_batch.find_batch(store, phase, step, "batch")
     assert recorded.is_recorded and not drawn.is_recorded
     assert recorded.weights == drawn.weights and recorded.weights is not None
     np.testing.assert_array_equal(recorded.batch.tokens, drawn.batch.tokens)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -17,11 +18,16 @@ from pipelines.run_curves import LoggedPhase
 from pipelines.run_page import RunPage
 from pipelines.scales import LAPTOP
 from pipelines.trained_batch import Row
+from runtime.data.cache import CacheError
+from runtime.data.order import LoaderError
 from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, thinned
 from runtime.report.panel import MAIN_LINE
+from runtime.tables.parquet_bytes import TableError
+from runtime.training.checkpoint_reader import CheckpointError
 from steps.sample import SampleResult, SampleText
 from tests import browser
 from tests.browser import NEEDS_CHROMIUM
+from tests.catalogue import check_message, expect_error
 from tests.pipelines.committed import commit
 from tests.pipelines.test_curves_command import save
 
@@ -113,7 +119,7 @@ def batches(monkeypatch):
     """Return the training steps whose batches are read: two rows of web and two of math, with a letter a token."""
     read = []
 
-    def find_batch(store, phase, step):
+    def find_batch(store, phase, step, command):
         read.append((phase.name, step))
 
         def rows(store, places):
@@ -153,8 +159,48 @@ def test_an_alarm_and_a_point_of_a_curve_show_the_rows_of_their_training_step(se
               {"phase": "kestrel", "step": "9" * 19}, {"phase": "kestrel", "step": "0"}],
 )  # fmt: skip
 def test_rows_of_no_training_step_are_refused(session, graph, trained, query):
-    with pytest.raises(UserError):
+    with expect_error(UserError):
         RunPage(session, graph).data(query)
+
+
+def test_a_batch_that_was_asked_for_again_is_kept_and_the_oldest_is_forgotten(session, graph, batches):
+    page = RunPage(session, graph)
+    for step in (1, 2, 3, 4, 3, 3, 1, 5, 1, 3, 4, 2):
+        page.data({"phase": "kestrel", "step": str(step)})
+    assert [step for _, step in batches] == [1, 2, 3, 4, 5, 2], "5 took the place of 2"
+
+
+def test_a_slow_read_delays_no_other_training_step_and_equal_clicks_read_once(session, graph, batches, monkeypatch):
+    page, is_open, find_batch = RunPage(session, graph), threading.Event(), live_batches.find_batch
+
+    def slow(store, phase, step, command):
+        found = find_batch(store, phase, step, command)
+        assert step != 7 or is_open.wait(60)
+        return found
+
+    monkeypatch.setattr(live_batches, "find_batch", slow)
+    with ThreadPoolExecutor(3) as viewers:
+        clicks = [viewers.submit(page.data, {"phase": "kestrel", "step": "7"}) for _ in range(2)]
+        try:
+            other = viewers.submit(page.data, {"phase": "kestrel", "step": "8"})
+            assert other.result(60)["step"] == 8 and not any(click.done() for click in clicks)
+        finally:
+            is_open.set()
+        assert [click.result(60)["step"] for click in clicks] == [7, 7]
+    assert sorted(batches) == [("kestrel", 7), ("kestrel", 8)]
+
+
+@pytest.mark.parametrize("error", [CacheError, CheckpointError, LoaderError, TableError])
+def test_damaged_data_is_an_error_of_the_page_and_of_the_command(session, graph, tmp_path, capsys, monkeypatch, error):
+    def find_batch(*_):
+        raise error("web/train: cut short.")
+
+    monkeypatch.setattr(live_batches, "find_batch", find_batch)
+    monkeypatch.setattr("pipelines.batch_command.find_batch", find_batch)
+    with expect_error(UserError):
+        RunPage(session, graph).data({"phase": "kestrel", "step": "1"})
+    assert tootsie.main(["batch", "kestrel@1", "--prefix", str(tmp_path)]) == 1
+    check_message(capsys.readouterr().err)
 
 
 def test_the_training_step_of_a_number_of_tokens_is_that_after_which_a_run_has_them(session, graph):
@@ -224,7 +270,7 @@ def test_a_long_run_is_thinned_to_what_is_shown_and_keeps_its_extremes():
 
 def test_a_view_that_is_not_there_is_refused(session, graph, trained):
     for name in ("report", "../x", "heat-map", "texts"):
-        with pytest.raises(UserError):
+        with expect_error(UserError):
             RunPage(session, graph).view(name)
     assert "kestrel" in RunPage(session, graph).view("stalls")
     text = SampleText(prompt="<b>", text="a", is_whole=True)
