@@ -110,7 +110,7 @@ class LoggedPhase:
             if which == HOT:
                 found.setdefault(task, []).append((event["consumed_tokens"], value))
         for task, measured in found.items():
-            yield Line(ANSWERS, f"{self.name}, {task}", task, *_rows(measured))
+            yield Line(ANSWERS, f"{self.name}, {task}", task, *_rows(measured), phase=self.name)
 
     def tokens_at(self, step: int) -> float:
         """Return the tokens of the run after a training step."""
@@ -123,7 +123,8 @@ class LoggedPhase:
         return min(max(step, begin + 1), self.longest.config.until_step)
 
     def _line(self, panel: str, tokens: np.ndarray, values: np.ndarray, name: str | None = None) -> Line:
-        return Line(panel, name or self.name, MAIN_LINE if self.is_main else self.name, tokens, values)
+        series = MAIN_LINE if self.is_main else self.name
+        return Line(panel, name or self.name, series, tokens, values, phase=self.name)
 
 
 def logged_phases(session: Session, graph: Graph, digests: Iterable[Sequence[str]]) -> list[LoggedPhase]:

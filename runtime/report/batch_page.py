@@ -51,7 +51,7 @@ view.model.renderers.filter(mark=>mark.visible).forEach(mark=>{
 const data=mark.data_source.data,xs=data.get?data.get('x'):data.x,ys=data.get?data.get('y'):data.y;
 for(let i=0;i<xs.length;i++){
 const away=Math.hypot(left.compute(xs[i])-x,top.compute(ys[i])-y);
-if(away<least){least=away;best={phase:mark.name,tokens:Math.round(xs[i])}}}});
+if(away<least){least=away;best={phase:mark.tags[1],tokens:Math.round(xs[i])}}}});
 return best}
 document.querySelectorAll('figure[data-live]').forEach(figure=>{
 figure.addEventListener('pointerdown',event=>{pressed=[event.clientX,event.clientY]},true);

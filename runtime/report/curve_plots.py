@@ -56,6 +56,8 @@ class Line(NamedTuple):
     values: np.ndarray
     is_dotted: bool = False
     """Whether it is of EMA weights, beside those that are trained."""
+    phase: str = ""
+    """The phase whose rows a click on the line shows; empty on pages that show none."""
 
 
 def page(title: str, lines: Sequence[Line], norms: Sequence[LayerNorms], notes: Sequence[str] = ()) -> str:
@@ -90,7 +92,8 @@ def line_panels(lines: Sequence[Line], legend: Mapping[str, Series], x: Range1d)
         for line in shown:
             drawn = values["lines"].get(line.name, {"x": [], "y": []})
             series = dataclasses.replace(legend[line.series], dash="dotted") if line.is_dotted else legend[line.series]
-            panel.line(series, drawn["x"], drawn["y"], name=line.name, smooth=title in _SMOOTHED)
+            smooth = title in _SMOOTHED
+            panel.line(series, drawn["x"], drawn["y"], name=line.name, smooth=smooth, phase=line.phase)
         panels.append(panel)
     return panels
 

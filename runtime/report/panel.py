@@ -109,16 +109,29 @@ class Panel:
         self._lines = HoverTool(renderers=[], mode="vline", line_policy="nearest", limit=8, tooltips=tips)
         self._marks = HoverTool(renderers=[], mode="mouse", tooltips=[("", "@tip")])
 
-    def line(self, series: Series, xs: Values, ys: Values, *, name: str | None = None, smooth: bool = False) -> None:
-        """Draw a line; `smooth` draws the values pale and lets the page draw a smoothed line over them."""
+    def line(
+        self,
+        series: Series,
+        xs: Values,
+        ys: Values,
+        *,
+        name: str | None = None,
+        smooth: bool = False,
+        phase: str = "",
+    ) -> None:
+        """Draw a line; `smooth` draws the values pale and lets the page draw a smoothed line over them.
+
+        `phase` is a tag of the line, for a page that shows the rows of the phase after a click.
+        """
         self.has_lines, self.is_smoothed = True, self.is_smoothed or smooth
         data = ColumnDataSource({"x": numbers(xs), "y": numbers(ys)}, name=name or series.name)
         data.tags = ["smooth"] if smooth else []
         shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
         drawn = self.plot.line("x", "y", source=data, line_width=1.6, line_alpha=0.3 if smooth else 1.0, **shape)
-        self._add(drawn, series, self._lines, name)
+        tags = [phase] if phase else []
+        self._add(drawn, series, self._lines, name, tags)
         if smooth:
-            self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), series, None, name)
+            self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), series, None, name, tags)
 
     def draw(self, glyph: Callable[..., Any], series: Series, names: Sequence[str], marks: Marks, **style: Any) -> None:
         """Draw marks by a method of `plot`, whose fields have these names; "tip" is shown on pointing."""
@@ -159,8 +172,15 @@ class Panel:
         """Draw a dashed line at a height, over the width of the panel."""
         self.plot.add_layout(Span(location=value, dimension="width", line_color=MUTED, line_dash="dashed"))
 
-    def _add(self, drawn: Any, series: Series, hover: HoverTool | None, name: str | None = None) -> None:
-        drawn.name, drawn.tags = name or series.name, [series.name]
+    def _add(
+        self,
+        drawn: Any,
+        series: Series,
+        hover: HoverTool | None,
+        name: str | None = None,
+        tags: Sequence[str] = (),
+    ) -> None:
+        drawn.name, drawn.tags = name or series.name, [series.name, *tags]
         if hover is not None:
             if not hover.renderers:
                 self.plot.add_tools(hover)

@@ -20,8 +20,8 @@ from pipelines.scales import LAPTOP
 from pipelines.trained_batch import Row
 from runtime.data.cache import CacheError
 from runtime.data.order import LoaderError
-from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, thinned
-from runtime.report.panel import MAIN_LINE
+from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, line_panels, thinned
+from runtime.report.panel import MAIN_LINE, main_and_branches, token_range
 from runtime.tables.parquet_bytes import TableError
 from runtime.training.checkpoint_reader import CheckpointError
 from steps.sample import SampleResult, SampleText
@@ -106,6 +106,15 @@ def test_curves_span_all_attempts_without_repeated_training_steps(session, graph
     assert list(RunPage(session, graph).values(11_000.0, 12_000.0)["figures"][LOSS]["lines"]["kestrel"]["x"]) == [
         10_000, 11_000, 12_000, 13_000,
     ]  # fmt: skip
+
+
+def test_each_line_names_the_phase_whose_rows_a_click_shows(session, graph, trained):
+    phases = run_curves.logged_phases(session, graph, [["kestrel"], ["phoenix"]])
+    lines = [line for phase in phases for line in phase.lines()]
+    panels = {panel.plot.title.text: panel for panel in line_panels(lines, main_and_branches([]), token_range(1))}
+    names = {"kestrel": "kestrel", "phoenix": "phoenix", "phoenix, averaged weights": "phoenix"}
+    assert {mark.name: mark.tags[1] for mark in panels[BITS].plot.renderers} == names
+    assert {mark.tags[1] for panel in panels.values() for mark in panel.plot.renderers} == {"kestrel", "phoenix"}
 
 
 def test_alarms_say_where_they_are_and_which_command_helps(session, graph, trained):
@@ -284,12 +293,21 @@ POINT = """() => {
   const data = view.model.renderers[0].data_source.data, at = name => data.get(name)[11];
   return [box.x + view.frame.x_scale.compute(at('x')), box.y + view.frame.y_scale.compute(at('y'))] }"""
 """Where the twelfth point of the loss is."""
+EMA_POINT = """() => {
+  const view = Bokeh.index.roots.find(each => each.model.title.text.startsWith('held-out'));
+  view.el.scrollIntoView({block: 'center'});
+  const mark = view.model.renderers.find(each => each.name === 'phoenix, averaged weights').data_source.data;
+  const box = view.canvas_view.el.getBoundingClientRect(), at = name => mark.get(name)[0];
+  return [box.x + view.frame.x_scale.compute(at('x')), box.y + view.frame.y_scale.compute(at('y'))] }"""
+"""Where the point of the EMA weights is."""
 
 
 @pytest.mark.slow
 @NEEDS_CHROMIUM
 @pytest.mark.parametrize("width", [390, 1100])
-def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trained, batches, width):
+def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trained, batches, width, tmp_path):
+    measured = validation(10, 4.0) | {"mean_bits_per_byte": {"hot": 4.0, "averaged": 6.0}}
+    log(tmp_path, graph.step("phoenix").digest, "1.jsonl", begin(0), measured)
     watched = Watched("tootsie", graph, session.store)
     with browser.run_page(watched, RunPage(session, graph), width=width) as shown:
         shown.locator("#graph .step").first.wait_for(timeout=60_000)
@@ -299,6 +317,8 @@ def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trai
         canvas.scroll_into_view_if_needed()
         shown.mouse.click(*shown.evaluate(POINT))
         shown.locator("#batch-note", has_text="Step 23 of kestrel").wait_for()
+        shown.mouse.click(*shown.evaluate(EMA_POINT))
+        shown.locator("#batch-note", has_text="of phoenix").wait_for()
         with shown.expect_response(lambda response: "low=" in response.url):
             shown.locator("[data-do=in]").click()
         canvas.hover()
