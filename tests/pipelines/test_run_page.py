@@ -20,9 +20,10 @@ from pipelines.scales import LAPTOP
 from pipelines.trained_batch import Row
 from runtime.data.cache import CacheError
 from runtime.data.order import LoaderError
-from runtime.report.curve_plots import BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, line_panels, thinned
+from runtime.report.curve_plots import ANSWERS, BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, line_panels, thinned
 from runtime.report.panel import MAIN_LINE, main_and_branches, token_range
 from runtime.tables.parquet_bytes import TableError
+from runtime.tracking.curves import ANSWER_BITS_PER_BYTE
 from runtime.training.checkpoint_reader import CheckpointError
 from steps.sample import SampleResult, SampleText
 from tests import browser
@@ -108,10 +109,16 @@ def test_curves_span_all_attempts_without_repeated_training_steps(session, graph
     ]  # fmt: skip
 
 
-def test_each_line_names_the_phase_whose_rows_a_click_shows(session, graph, trained):
+def test_each_line_names_the_phase_whose_rows_a_click_shows(session, graph, trained, tmp_path):
+    answers = {ANSWER_BITS_PER_BYTE: {"hot": {"piqa": 1.0}}, "num_answers": {"piqa": 3}}
+    log(tmp_path, trained, "3.jsonl", begin(25), validation(26, 2.0) | answers)
     phases = run_curves.logged_phases(session, graph, [["kestrel"], ["phoenix"]])
+    for phase in phases:
+        phase.refresh()
     lines = [line for phase in phases for line in phase.lines()]
-    panels = {panel.plot.title.text: panel for panel in line_panels(lines, main_and_branches([]), token_range(1))}
+    legend = main_and_branches(["piqa"])
+    panels = {panel.plot.title.text: panel for panel in line_panels(lines, legend, token_range(1))}
+    assert [mark.tags for mark in panels[ANSWERS].plot.renderers] == [["piqa", "kestrel"]]
     names = {"kestrel": "kestrel", "phoenix": "phoenix", "phoenix, averaged weights": "phoenix"}
     assert {mark.name: mark.tags[1] for mark in panels[BITS].plot.renderers} == names
     assert {mark.tags[1] for panel in panels.values() for mark in panel.plot.renderers} == {"kestrel", "phoenix"}
@@ -337,6 +344,11 @@ def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trai
             shown.evaluate(f"window.open({json.dumps(opened.value.url)}, '_blank', 'noopener')")
         assert "worked once" in again.value.locator("body").inner_text()
         assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        shown.evaluate("AbortSignal.timeout = () => AbortSignal.abort(new DOMException('', 'TimeoutError'))")
+        shown.locator("#alarms button").click()
+        for place in ("#batch-note", "#message"):
+            shown.locator(place, has_text="minute").wait_for()
+            check_message(shown.locator(place).inner_text())
 
 
 @pytest.mark.slow
