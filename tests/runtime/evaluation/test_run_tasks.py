@@ -370,6 +370,7 @@ def test_more_examples_than_rows_are_an_error_that_counts_copies_of_an_item(tmp_
         ("j.yaml", "task: j\nprocess_docs: !function needs.prepare\n"),
         ("k.yaml", "group: k\ntask: [zero, one]\n"),
         ("l.yaml", "group: l\ntask: [zero, choice]\n"),
+        ("m.yaml", "task: m\ngeneration_kwargs: [do_sample]\n"),
     ],
 )
 def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name, content):
@@ -405,11 +406,13 @@ metric_list: [{metric: acc}]
         (("", ""), {"question": "?", "answer": -1}),
         (("", ""), {"question": 3, "answer": 1}),
         (("metric: acc", "metric: accurcy"), {"question": "?", "answer": 1}),
+        (("[{metric: acc}]", "[acc]"), {"question": "?", "answer": 1}),
+        (("[{metric: acc}]", "acc"), {"question": "?", "answer": 1}),
         (("question}}", "question"), {"question": "?", "answer": 1}),
         (("task: t", "task: t\nshots: 2"), {"question": "?", "answer": 1}),
         (("task: t", "task: t\nprocess_results: !function rows.fail"), {"question": "?", "answer": 1}),
     ],
-    ids=["column", "choice", "none", "negative", "types", "metric", "template", "key", "function"],
+    ids=["column", "choice", "none", "negative", "types", "metric", "name", "text", "template", "key", "function"],
 )
 def test_a_definition_or_row_that_lm_eval_cannot_use_is_an_error_that_names_the_task(tmp_path, change, row):
     (tmp_path / "t.yaml").write_text(CHOOSING.replace(*change) if change[0] else CHOOSING)
