@@ -148,10 +148,11 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     # As stored, and in the host's memory: one device may not hold the model.
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         model = _read_model(config.export)
+    template = _template(config, model)  # raises before the devices are filled
     watchdog = Watchdog("batch")
     with watchdog.watching():
         run = run_tasks(
-            functools.partial(_harness, config, context, model, watchdog),
+            functools.partial(_harness, config, context, model, template, watchdog),
             config.tasks,
             task_files(config),
             limit=config.limit,
@@ -185,7 +186,11 @@ def _weights(result: HfExportResult | DownloadResult) -> dict[str, Any]:
 
 
 def _harness(
-    config: LmEvalConfig, context: StepContext, model: "ImportedModel", watchdog: "Watchdog"
+    config: LmEvalConfig,
+    context: StepContext,
+    model: "ImportedModel",
+    template: "ChatTemplate | None",
+    watchdog: "Watchdog",
 ) -> "LlamaHarness":
     """Return the model for lm-eval; its module imports lm-eval, which must wait until the network is off."""
     import numpy as np
@@ -211,7 +216,7 @@ def _harness(
         model.tokenizer,
         model.special_tokens,
         end_token_ids=model.end_token_ids,
-        template=_template(config, model),
+        template=template,
         tokens_per_batch=config.tokens_per_batch,
         cached_tokens=tokens_in_cache(context.resources, model.config, _num_bytes(model), config.compute_dtype),
         answers=Answers(f"{context.work_path}/answers", context.attempt),

@@ -136,7 +136,7 @@ class LlamaHarness(RequestTokens, LM):
 
         Without `add_generation_prompt` the prompt ends in the middle of the last message.
         """
-        assert self._template is not None  # as `run_tasks` has checked
+        assert self._template is not None  # lm-eval calls this only with `apply_chat_template`, which needs a template
         try:
             return self._template.conversation(chat_history, continues=not add_generation_prompt)
         except ChatTemplateError:

@@ -433,10 +433,11 @@ def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
         scoring(256, TaskSpec("nq_open"), TaskSpec("piqa"), TaskSpec("gsm8k_cot", 8))
 
 
-def test_scores_of_conversations_need_a_model_with_a_chat_template(tmp_path, exported, items):
+def test_scores_of_conversations_need_a_model_with_a_chat_template(tmp_path, exported, items, monkeypatch):
     _, scoring = exported_and_scored(items)
     with expect_error(ValueError):
         lm_eval.check(scoring.model_copy(update={"apply_chat_template": True}))
+    monkeypatch.setattr(placed_model, "PlacedModel", None)  # not a model on devices before the error
     with expect_error(UserError):
         score(tmp_path, exported, items, tasks=(TaskSpec("piqa"),), limit=2, apply_chat_template=True)
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import jax.numpy as jnp
 import pytest
@@ -424,11 +425,13 @@ def test_a_definition_or_row_that_lm_eval_cannot_use_is_an_error_that_names_the_
     harness = SimpleNamespace(
         num_truncated={}, rank=0, world_size=1, loglikelihood=lambda asked: [(-1.0, False) for _ in asked]
     )
+    make_harness = Mock(return_value=harness)
     if "question" not in row:
         (tmp_path / "t.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
     task = task_of(TaskSpec(str(tmp_path / "t.yaml"), items="items"))
     with expect_error(TaskItemsError):
-        run_tasks(lambda: harness, [task], TaskFiles({"t": str(tmp_path / "t.jsonl")}, {}, own), limit=None)
+        run_tasks(make_harness, [task], TaskFiles({"t": str(tmp_path / "t.jsonl")}, {}, own), limit=None)
+    assert make_harness.called == ("process_results" in change[1]), "only an answer needs the model"
 
 
 def test_a_column_that_only_later_rows_have_is_read(tmp_path):
