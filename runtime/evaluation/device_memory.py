@@ -25,7 +25,7 @@ def cached_tokens(
     """Return the most tokens that a device's cache may hold.
 
     Beside the cache lie a device's share of the parameters, the largest of its gathered parts, and a row of prompts
-    with its own keys and values. A row is at most as long as half of the cache, unless one text fills the cache.
+    with its own keys and values. A row is at most as long as half of the cache, or as the slot of a text that fills more than half.
 
     Args:
         config: the model's shape.

@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Int32
 
-from runtime.evaluation.packing import LEAST_ROW, Group, Row, arranged, row_length, short_row_length
+from runtime.evaluation.packing import LEAST_ROW, Group, Row, arranged, prompt_row_length, short_row_length
 from runtime.evaluation.placed_model import BY_DEVICE, ModelProgram, PlacedModel
 from runtime.evaluation.sampling import DRAW_DTYPES, Draws, Sampling, drawn, likeliest
 from runtime.model.cache import KeyValueCache, Layers, PackedRows, empty_cache, filled, narrowed
@@ -185,7 +185,7 @@ class _Slots:
         sizes = [[len(self._prompts[number].tokens) - 1 for number in share] for share in to_fill]
         longest = max(size for share in sizes for size in share)
         if not self._model.is_written_out:
-            return row_length(longest)
+            return prompt_row_length(longest, self._capacity)
         # On a CPU the time of a row grows with its length, and a slot often takes its next prompt alone.
         return short_row_length(min(max(map(sum, sizes)), max(longest, LEAST_ROW)))
 

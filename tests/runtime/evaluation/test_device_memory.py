@@ -6,6 +6,7 @@ from pipelines.scales import EIGHT_B
 from runtime.cost.chips import GENERATIONS, GIB
 from runtime.evaluation.device_memory import USABLE_SHARE, cached_tokens
 from runtime.evaluation.generation import CACHED_TOKENS, slots_and_capacity
+from runtime.evaluation.packing import prompt_row_length
 from runtime.model.config import ModelConfig
 from runtime.model.llama.config import LlamaConfig
 
@@ -42,3 +43,13 @@ def test_a_cpu_has_the_usual_cache_and_a_full_device_one_token() -> None:
     given = {"parameter_bytes": 31 * GIB, "devices_of_a_copy": 1, "compute_dtype": "bfloat16"}
     assert cached_tokens(SEVENTY_B, memory_in_bytes=None, **given) == CACHED_TOKENS
     assert cached_tokens(SEVENTY_B, memory_in_bytes=31 * GIB, **given) == 1
+
+
+def test_a_row_of_prompts_is_at_most_half_of_the_cache_unless_one_text_fills_it() -> None:
+    for tokens_in_cache in (512, 1_024, 3_072, 5_000, CACHED_TOKENS):
+        for need in range(1, tokens_in_cache + 1):
+            slots, capacity = slots_and_capacity(need, 32, 32, tokens_in_cache)
+            row = prompt_row_length(need - 1, capacity)
+            assert need - 1 <= row <= max(256, capacity)
+            assert slots * capacity <= tokens_in_cache or slots == 1
+            assert row <= tokens_in_cache // 2 or slots == 1, (tokens_in_cache, need)
