@@ -80,9 +80,15 @@ def check_tasks(config: LmEvalConfig) -> None:
 
 
 def check_machines(config: LmEvalConfig, resources: Resources) -> None:
-    """Raise ValueError where the machines cannot share the model."""
+    """Raise ValueError where the machines cannot share the model, or have no room for the texts that it writes."""
     if not isinstance(resources, Cpu) and (model := evaluated_model(config)) is not None:
-        evaluated_mesh(resources, model, evaluated_bytes(config, model))
+        num_bytes = evaluated_bytes(config, model)
+        tokens_in_cache(resources, model, num_bytes, config.compute_dtype, longest_text(config))
+
+
+def longest_text(config: LmEvalConfig) -> int:
+    """Return the new tokens of the longest text that a task may write; 0 if none does."""
+    return max((task.max_new_tokens for task in config.tasks), default=0)
 
 
 def evaluated_model(config: LmEvalConfig) -> "ModelConfig | None":
@@ -218,7 +224,9 @@ def _harness(
         end_token_ids=model.end_token_ids,
         template=template,
         tokens_per_batch=config.tokens_per_batch,
-        cached_tokens=tokens_in_cache(context.resources, model.config, _num_bytes(model), config.compute_dtype),
+        cached_tokens=tokens_in_cache(
+            context.resources, model.config, _num_bytes(model), config.compute_dtype, longest_text(config)
+        ),
         answers=Answers(f"{context.work_path}/answers", context.attempt),
         on_progress=lambda done, total: context.progress(done, total, "requests"),
     )

@@ -492,6 +492,23 @@ def test_a_70b_in_bfloat16_is_planned_for_eight_chips_with_all_that_they_hold_an
     lm_eval.check_on(found["float32"].config, Tpu("v6e-16"))
 
 
+def test_a_plan_refuses_texts_for_chips_that_the_parameters_fill(items):
+    phase = train_phase(
+        "phase", a_training(tokenized(OURS, "web"), model=dataclasses.replace(SEVENTY_B, num_hidden_layers=74))
+    )
+    writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="float32", model_name="large")
+
+    def scoring(task: str) -> None:
+        tasks = (task_of(TaskSpec(task)),)
+        lm_eval.check_on(
+            LmEvalConfig(export=hf_export("export", writing), items=items, tasks=tasks, limit=None), Tpu("v6e-8")
+        )
+
+    scoring("piqa")
+    with expect_error(ValueError):
+        scoring("gsm8k")
+
+
 @pytest.mark.parametrize("kind", [ema_eval, lm_eval])
 def test_whatever_computes_logits_names_the_library_that_computes_them(kind):
     assert "jax" in kind.packages
