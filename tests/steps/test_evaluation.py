@@ -30,7 +30,6 @@ from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.architectures import DescriptionError
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
-from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training import checkpoint
@@ -49,6 +48,7 @@ from tests.catalogue import check_message, expect_error
 from tests.deferred_import import torch, transformers
 from tests.runtime.evaluation.own_tasks import write_own_tasks
 from tests.runtime.evaluation.rows import NUM_ROWS, task_of, write_files
+from tests.runtime.evaluation.test_device_memory import SEVENTY_B
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import a_phase as a_training
 from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized
@@ -465,9 +465,6 @@ def test_a_plan_refuses_chips_that_cannot_share_a_model_too_large_for_one(items)
     lm_eval.check_on(scoring, Cpu(2))
     with expect_error(ValueError):
         lm_eval.check_on(scoring, Tpu("v6e-8"))
-
-
-SEVENTY_B = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
 
 
 def test_a_70b_in_bfloat16_is_planned_for_eight_chips_with_all_that_they_hold_and_refused_in_float32(items):

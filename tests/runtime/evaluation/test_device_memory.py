@@ -16,7 +16,7 @@ from tests.catalogue import expect_error
 SEVENTY_B = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
 COMPILED = {"prefill": 5.07e9, "decode": 3.15e9}
 """Peak beside parameters and cache of its programs for a v6e-8, whatever the slots of 8,192 tokens (jax 0.10.2, in
-November 2026; `test_a_70b_is_scored_and_writes_text_on_eight_chips` compiles them)."""
+November 2026; `test_a_70b_is_scored_and_writes_text_on_eight_chips` compares its compiled programs)."""
 
 
 def tokens(config: ModelConfig, generation: str, devices: int, item_bytes: int = 2) -> int:
