@@ -62,4 +62,4 @@ def test_a_model_is_scored_on_the_mesh_that_its_plan_has(
     assert mesh is not None and (mesh.size, copy_size(mesh)) == (8, sharers)
     assert evaluated_mesh(Gpu("H100", 8), CONFIG, gigabytes * 10**9).copy_size == sharers
     assert _planned_mesh(Cpu(2), model) is None
-    assert _planned_mesh(Gpu("H100", 1), model) is None, "this machine has more devices than planned"
+    assert _planned_mesh(Gpu("H100", 4), model) is None, "this machine has more devices than planned"
