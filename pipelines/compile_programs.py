@@ -13,7 +13,7 @@ from runtime.cost.request import CompileRequest
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.same_fields import filled_from
 from steps.ema_eval import EmaEvalConfig
-from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval
+from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval, longest_text
 from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape_of, tokens_in_cache
 
 Kind = Literal["train", "eval", "validation"]
@@ -123,8 +123,8 @@ def scoring_programs(step: Step[Any]) -> Iterator[CompileRequest]:
         stored_dtype="bfloat16" if num_bytes == 2 * model.num_parameters else "float32",
     )
     yield score
-    if any(task.max_new_tokens for task in config.tasks):
-        most_tokens = tokens_in_cache(step.resources, model, num_bytes, config.compute_dtype)
+    if longest_text(config):
+        most_tokens = tokens_in_cache(step.resources, model, num_bytes, config.compute_dtype, longest_text(config))
         slots, capacity = slots_and_capacity(longest, MOST_SLOTS, MOST_SLOTS, most_tokens)
         kernel, _ = cache_kernel_of(devices.platform, head_dim=model.head_dim, compute_dtype=config.compute_dtype)
         size = slots * devices.num_devices

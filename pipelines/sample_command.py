@@ -99,7 +99,7 @@ def _template(session: Session, graph: Graph) -> "ChatTemplate":
         record = finished(session.store, imported.config.download.step, "sample")
         paths = {each["name"]: each["path"] for each in record.result["files"]}
         files = {
-            name: session.store.read(f"{record.output_path}/{paths[name]}").decode()
+            name: _stored_text(session, f"{record.output_path}/{paths[name]}")
             for name in (FILE, CONFIG)
             if name in paths
         }
@@ -113,6 +113,13 @@ def _template(session: Session, graph: Graph) -> "ChatTemplate":
             f"template: --chat-template {FILE}, or {CONFIG}."
         )
     return found
+
+
+def _stored_text(session: Session, path: str) -> str:
+    try:
+        return session.store.read(path).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"--chat: {path}: not in UTF-8 ({error}). Name a template: --chat-template FILE.") from error
 
 
 def _import_of(step: Step[Any]) -> Step[HfImportConfig] | None:

@@ -108,8 +108,10 @@ def _fetch(model: str, is_chat: bool) -> Fetch:
 
 def _check_template(folder: Path) -> None:
     from runtime.interop.chat_template import CONFIG, FILE, ChatTemplateError, chat_template
+    from runtime.interop.huggingface_config import read_text
 
-    texts = {name: (folder / name).read_text() for name in (FILE, CONFIG) if (folder / name).is_file()}
+    names = [name for name in (FILE, CONFIG) if (folder / name).is_file()]
+    texts = {name: read_text(str(folder / name)) for name in names}
     try:
         found = chat_template(texts)
     except ChatTemplateError as error:

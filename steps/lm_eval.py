@@ -80,9 +80,15 @@ def check_tasks(config: LmEvalConfig) -> None:
 
 
 def check_machines(config: LmEvalConfig, resources: Resources) -> None:
-    """Raise ValueError where the machines cannot share the model."""
+    """Raise ValueError where the machines cannot share the model, or have no room for the texts that it writes."""
     if not isinstance(resources, Cpu) and (model := evaluated_model(config)) is not None:
-        evaluated_mesh(resources, model, evaluated_bytes(config, model))
+        num_bytes = evaluated_bytes(config, model)
+        tokens_in_cache(resources, model, num_bytes, config.compute_dtype, longest_text(config))
+
+
+def longest_text(config: LmEvalConfig) -> int:
+    """Return the new tokens of the longest text that a task may write; 0 if none does."""
+    return max((task.max_new_tokens for task in config.tasks), default=0)
 
 
 def evaluated_model(config: LmEvalConfig) -> "ModelConfig | None":
@@ -148,10 +154,11 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     # As stored, and in the host's memory: one device may not hold the model.
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         model = _read_model(config.export)
+    template = _template(config, model)  # raises before the devices are filled
     watchdog = Watchdog("batch")
     with watchdog.watching():
         run = run_tasks(
-            functools.partial(_harness, config, context, model, watchdog),
+            functools.partial(_harness, config, context, model, template, watchdog),
             config.tasks,
             task_files(config),
             limit=config.limit,
@@ -185,7 +192,11 @@ def _weights(result: HfExportResult | DownloadResult) -> dict[str, Any]:
 
 
 def _harness(
-    config: LmEvalConfig, context: StepContext, model: "ImportedModel", watchdog: "Watchdog"
+    config: LmEvalConfig,
+    context: StepContext,
+    model: "ImportedModel",
+    template: "ChatTemplate | None",
+    watchdog: "Watchdog",
 ) -> "LlamaHarness":
     """Return the model for lm-eval; its module imports lm-eval, which must wait until the network is off."""
     import numpy as np
@@ -211,9 +222,11 @@ def _harness(
         model.tokenizer,
         model.special_tokens,
         end_token_ids=model.end_token_ids,
-        template=_template(config, model),
+        template=template,
         tokens_per_batch=config.tokens_per_batch,
-        cached_tokens=tokens_in_cache(context.resources, model.config, _num_bytes(model), config.compute_dtype),
+        cached_tokens=tokens_in_cache(
+            context.resources, model.config, _num_bytes(model), config.compute_dtype, longest_text(config)
+        ),
         answers=Answers(f"{context.work_path}/answers", context.attempt),
         on_progress=lambda done, total: context.progress(done, total, "requests"),
     )

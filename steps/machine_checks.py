@@ -8,6 +8,7 @@ from typing import Any
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from runtime.cost.chips import GENERATIONS, GIB, GPUS, REACHED_SHARE_OF_PEAK
+from runtime.evaluation.device_memory import cached_tokens
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.model.config import ModelConfig
@@ -80,17 +81,23 @@ def evaluated_mesh(resources: Resources, model: ModelConfig, num_bytes: int) -> 
     return shape
 
 
-def tokens_in_cache(resources: Resources, model: ModelConfig, num_bytes: int, compute_dtype: str) -> int:
-    """Return the most tokens in the cache of a device that writes text with a scored model; loads JAX."""
-    from runtime.evaluation.device_memory import cached_tokens
+def tokens_in_cache(
+    resources: Resources, model: ModelConfig, num_bytes: int, compute_dtype: str, longest_text: int
+) -> int:
+    """Return the most tokens in the cache of a device that writes text with a scored model.
 
-    return cached_tokens(
-        model,
-        parameter_bytes=num_bytes,
-        devices_of_a_copy=evaluated_mesh(resources, model, num_bytes).copy_size,
-        memory_in_bytes=memory_of(resources),
-        compute_dtype=compute_dtype,
-    )
+    Raise ValueError where the devices cannot share the model, or cannot hold a text of `longest_text` new tokens.
+    """
+    devices_of_a_copy = evaluated_mesh(resources, model, num_bytes).copy_size
+    with _naming(resources):
+        return cached_tokens(
+            model,
+            parameter_bytes=num_bytes,
+            devices_of_a_copy=devices_of_a_copy,
+            memory_in_bytes=memory_of(resources),
+            compute_dtype=compute_dtype,
+            longest_text=longest_text,
+        )
 
 
 def memory_of(resources: Resources) -> int | None:

@@ -147,7 +147,7 @@ def read_facts(path: Path, settings: str = "") -> Facts:
     """Return the facts of a definition with the settings of its group.
 
     Raises:
-        DefinitionError: the task is a Python class.
+        DefinitionError: the task is a Python class, or a field is no mapping.
     """
     read = read_definition(path) | (json.loads(settings) if settings else {})
     if "class" in read:
@@ -156,6 +156,9 @@ def read_facts(path: Path, settings: str = "") -> Facts:
             "rows, and give it with them: TaskSpec('TASK.yaml', items='ROWS.jsonl')."
         )
     choices = read.get("doc_to_choice")
+    for name in ("fewshot_config", "generation_kwargs"):
+        if not isinstance(read.get(name) or {}, dict):
+            raise DefinitionError(f"{path}: {name} is {read[name]!r}; write a mapping.")
     samples = (read.get("fewshot_config") or {}).get("samples")
     output_type = read.get("output_type") or GENERATED
     arguments = read.get("generation_kwargs") or {}

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.evaluation.generation import advance
-from runtime.evaluation.packing import row_length
+from runtime.evaluation.packing import prompt_row_length
 from runtime.evaluation.placed_model import BY_DEVICE, WHOLE, ModelProgram, program_of
 from runtime.evaluation.sampling import DRAW_DTYPES, Draws
 from runtime.evaluation.scoring import hidden_states
@@ -59,7 +59,7 @@ def described_program(
     cache = jax.tree.map(lambda leaf: array(NamedSharding(mesh, slots), leaf.dtype, *leaf.shape), shapes)
     if step == "prefill":
         program = program_of(_prefill_beside, run, mesh, (slots, BY_DEVICE), slots, donated=(0,))
-        return program, (*given, cache, packed(mesh.size, row_length(length)))
+        return program, (*given, cache, packed(mesh.size, prompt_row_length(length, length)))
     draws = Draws(*(array(by_device, dtype, rows) for dtype in DRAW_DTYPES))
     specs, out = (slots, *(BY_DEVICE,) * 3), (BY_DEVICE, slots)
     program = program_of(advance, run, mesh, specs, out, donated=(0,), static=(("samples", True),))

@@ -14,7 +14,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Int32
 
-from runtime.evaluation.packing import LEAST_ROW, Group, Row, arranged, row_length, short_row_length
+from runtime.evaluation.device_memory import CACHED_TOKENS, cache_capacity
+from runtime.evaluation.packing import LEAST_ROW, Group, Row, arranged, prompt_row_length, short_row_length
 from runtime.evaluation.placed_model import BY_DEVICE, ModelProgram, PlacedModel
 from runtime.evaluation.sampling import DRAW_DTYPES, Draws, Sampling, drawn, likeliest
 from runtime.model.cache import KeyValueCache, Layers, PackedRows, empty_cache, filled, narrowed
@@ -23,9 +24,6 @@ from runtime.parallel.mesh import BATCH_AXES
 
 MOST_SLOTS = 32
 """Maximum number of texts that a device writes at once."""
-CACHED_TOKENS = 32_768
-"""Maximum number of tokens in a device's cache, unless one text needs more."""
-LEAST_CAPACITY, LEAST_UNEVEN = 128, 1_024
 PROMPTS_PER_ROW = 8
 
 IsFinished = Callable[[int, list[int]], bool]
@@ -99,12 +97,6 @@ def slots_and_capacity(need: int, num_prompts: int, most_slots: int, cached_toke
     capacity = cache_capacity(need)
     most = max(1, min(most_slots, cached_tokens // capacity))
     return min(1 << (most.bit_length() - 1), 1 << (num_prompts - 1).bit_length()), capacity
-
-
-def cache_capacity(need: int) -> int:
-    """Return the capacity of a slot for that many tokens: a power of two, or three quarters of a large one."""
-    power = max(LEAST_CAPACITY, 1 << (need - 1).bit_length())
-    return power * 3 // 4 if power > LEAST_UNEVEN and need <= power * 3 // 4 else power
 
 
 class _Slots:
@@ -185,7 +177,7 @@ class _Slots:
         sizes = [[len(self._prompts[number].tokens) - 1 for number in share] for share in to_fill]
         longest = max(size for share in sizes for size in share)
         if not self._model.is_written_out:
-            return row_length(longest)
+            return prompt_row_length(longest, self._capacity)
         # On a CPU the time of a row grows with its length, and a slot often takes its next prompt alone.
         return short_row_length(min(max(map(sum, sizes)), max(longest, LEAST_ROW)))
 

@@ -18,7 +18,8 @@ from tokenizers import Tokenizer
 
 from runtime.evaluation.answers import Answers, answer_key
 from runtime.evaluation.definitions import DEFAULT_MAX_NEW_TOKENS, MAX_NEW_TOKENS_NAMES
-from runtime.evaluation.generation import CACHED_TOKENS, Generator, Prompt
+from runtime.evaluation.device_memory import CACHED_TOKENS
+from runtime.evaluation.generation import Generator, Prompt
 from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.request_tokens import RequestTokens, check_parts
 from runtime.evaluation.sampling import Sampling
@@ -136,7 +137,7 @@ class LlamaHarness(RequestTokens, LM):
 
         Without `add_generation_prompt` the prompt ends in the middle of the last message.
         """
-        assert self._template is not None  # as `run_tasks` has checked
+        assert self._template is not None  # lm-eval calls this only with `apply_chat_template`, which needs a template
         try:
             return self._template.conversation(chat_history, continues=not add_generation_prompt)
         except ChatTemplateError:

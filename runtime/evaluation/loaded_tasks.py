@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,12 +85,17 @@ def _load(folder: Path, tasks: Sequence[Task], files: TaskFiles, *, limit: int |
 
 
 def _check_metrics(task: Task, own: Path) -> None:
-    """Raise TaskItemsError for a metric that lm-eval lacks: it would be looked for on a hub."""
+    """Raise TaskItemsError for a metric that lm-eval lacks, which it would look for on a hub, and for no list."""
     import lm_eval.api.metrics  # noqa: F401 -- registers the metrics
     from lm_eval.api.registry import metric_registry
 
     for definition in task.definitions:
-        listed = read_definition(own / definition.yaml).get("metric_list") or []
+        settings = json.loads(definition.settings) if definition.settings else {}
+        listed = (read_definition(own / definition.yaml) | settings).get("metric_list") or []
+        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+            raise TaskItemsError(
+                f"{definition.name}: metric_list is {listed!r}; write a list of mappings: [{{metric: acc}}]."
+            )
         for name in (each.get("metric") for each in listed):
             if type(name) is str and name not in metric_registry and name != METRIC:  # else a function
                 raise TaskItemsError(

@@ -50,6 +50,14 @@ def row_length(size: int) -> int:
     return max(LEAST_ROW, 1 << (size - 1).bit_length())
 
 
+def prompt_row_length(size: int, capacity: int) -> int:
+    """Return the length of a row of prompts, the longest of that many tokens, before slots of that capacity.
+
+    A capacity may be three quarters of a power of two; a longer row would exceed its share of a device's memory.
+    """
+    return min(row_length(size), max(LEAST_ROW, capacity))
+
+
 def short_row_length(size: int) -> int:
     """Return the length of a row for so few tokens that padding costs more than one more program.
 

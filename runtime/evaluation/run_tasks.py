@@ -47,8 +47,9 @@ def run_tasks(
 ) -> TaskRun:
     """Score the first `limit` items of each task, or all.
 
-    `make_harness` is called after the network is shut off, since the adapter's module imports lm-eval. With
-    `apply_chat_template`, prompts are conversations, and worked examples are turns of them.
+    `make_harness` is called after the network is shut off, since the adapter's module imports lm-eval, and after the
+    items are checked, since it may load a large model. With `apply_chat_template`, prompts are conversations, worked
+    examples are turns of them, and the harness must have a chat template.
 
     Raises:
         ValueError: a task runs generated code, and `run_generated_code` is false.
@@ -56,12 +57,13 @@ def run_tasks(
     with loaded_tasks(tasks, files, limit=limit) as loaded:
         import lm_eval.evaluator
 
-        harness = make_harness()
         for label, task in loaded.by_label.items():
             # A definition with a function for results need not name a right choice.
             if loaded.is_multiple_choice(label) and not callable(task.config.process_results):
                 for doc in itertools.islice(task.eval_docs, limit):
                     right_choice(label, task, doc)
+        harness = make_harness()
+        for label, task in loaded.by_label.items():
             if task.OUTPUT_TYPE == GENERATED:
                 harness.check_generation(label, task.config.generation_kwargs)
         # Not `simple_evaluate`, which seeds global generators and runs git, pip and torch. No bootstrap, which forks:

@@ -67,7 +67,7 @@ class ChatTemplate:
 def chat_template(files: Mapping[str, str]) -> ChatTemplate | None:
     """Return the template in the texts of `FILE` and `CONFIG`, by name; None without one.
 
-    Raise ChatTemplateError if `CONFIG` is no JSON object.
+    Raise ChatTemplateError if `CONFIG` is no JSON object, or its template neither a text nor a list of named ones.
     """
     try:
         config = json.loads(files.get(CONFIG, "{}"))
@@ -75,14 +75,24 @@ def chat_template(files: Mapping[str, str]) -> ChatTemplate | None:
         raise ChatTemplateError(f"{CONFIG} is no JSON ({error})") from error
     if not isinstance(config, dict):
         raise ChatTemplateError(f"{CONFIG} is no JSON object")
-    source = files.get(FILE, config.get("chat_template"))
-    if isinstance(source, list):
-        source = next((each.get("template") for each in source if each.get("name") == DEFAULT), None)
+    source = files[FILE] if FILE in files else _source(config.get("chat_template"))
     # A special token is a string, or a token with its flags.
     tokens = {name: value for name, value in config.items() if name.endswith("_token")}
     texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in tokens.items()}
     named = {name: text for name, text in texts.items() if isinstance(text, str) and text}
     return ChatTemplate(source, named) if source else None
+
+
+def _source(given: Any) -> str | None:
+    """Return the template in a config's field, of several the default one; None without one."""
+    if isinstance(given, list) and all(isinstance(each, dict) for each in given):
+        named = {each.get("name"): each.get("template") for each in given if isinstance(each.get("name"), str)}
+        given = named.get(DEFAULT)
+    if given is None or isinstance(given, str):
+        return given
+    raise ChatTemplateError(
+        f'{CONFIG}: chat_template is neither a text nor a list of {{"name": "{DEFAULT}", "template": "..."}}'
+    )
 
 
 class _Generation(Extension):

@@ -15,13 +15,12 @@ from tokenizers import Tokenizer, processors
 
 from runtime.interop import chat_template
 from runtime.interop.chat_template import ChatTemplate, ChatTemplateError
-from runtime.interop.huggingface_config import read_json
+from runtime.interop.huggingface_config import read_json, read_text
 from runtime.interop.huggingface_weights import CONFIG, INDEX, WEIGHTS, Stored, stored_as, stored_leaves
 from runtime.model.architectures import config_from_huggingface
 from runtime.model.config import ModelConfig, Rope
 from runtime.model.huggingface import InteropError
 from runtime.model.model import STACKED, Model, Params, abstract_params, leaves_by_name, map_tensors
-from runtime.text.extraction.limits import read_bounded
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -152,7 +151,7 @@ def read_model_files(files: Mapping[str, str], source: str, *, as_stored: bool =
     config_file = files[CONFIG]
     document = read_json(config_file)
     config, rope = config_from_huggingface(document, config_file)
-    tokenizer = Tokenizer.from_str(read_bounded(files[TOKENIZER]).decode())
+    tokenizer = _tokenizer(files[TOKENIZER])
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special_tokens, ends = _special_tokens(document, config_file, files.get(chat_template.CONFIG), tokenizer)
@@ -161,6 +160,14 @@ def read_model_files(files: Mapping[str, str], source: str, *, as_stored: bool =
     dtype = None if as_stored else jnp.float32
     params = map_tensors(model, lambda name, *_: jnp.asarray(leaves[name].whole(), dtype), abstract_params(model))
     return ImportedModel(params, config, rope, special_tokens, tokenizer, ends, _template(files, source))
+
+
+def _tokenizer(file: str) -> Tokenizer:
+    content = read_text(file)
+    try:
+        return Tokenizer.from_str(content)
+    except Exception as error:  # the library raises nothing narrower
+        raise InteropError(f"{file}: no tokenizer ({error}); fetch or export it again.") from error
 
 
 def _special_tokens(
@@ -191,7 +198,7 @@ def _special_tokens(
 def _template(files: Mapping[str, str], source: str) -> ChatTemplate | None:
     """Return the chat template of a folder; raise InteropError where it cannot be read."""
     names = (chat_template.FILE, chat_template.CONFIG)
-    texts = {name: read_bounded(files[name]).decode() for name in names if name in files}
+    texts = {name: read_text(files[name]) for name in names if name in files}
     try:
         return chat_template.chat_template(texts)
     except ChatTemplateError as error:

@@ -25,6 +25,16 @@ def read_json(file: str) -> dict[str, Any]:
     return document
 
 
+def read_text(file: str) -> str:
+    """Return the text of a file. Raise InteropError if the file is too large or not in UTF-8."""
+    try:
+        return read_bounded(file).decode()
+    except DamagedFileError as error:
+        raise InteropError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise InteropError(f"{file}: not in UTF-8 ({error}); fetch or export it again.") from error
+
+
 def check_same_model(document: dict[str, Any], file: str, config: ModelConfig, rope: Rope) -> None:
     """Raise InteropError, with the settings to type, where a recipe's `config` and `rope` are not the document's."""
     found_config, found_rope = config_from_huggingface(document, file)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,17 @@ def test_impossible_scores_are_refused_before_anything_runs(folder, tmp_path, ca
     monkeypatch.chdir(tmp_path)
     write_own_tasks(tmp_path / "own")
     code, steps, error = planned(capsys, tmp_path, *(word.replace("MODEL", str(folder)) for word in words))
+    assert (code, steps) == (1, {})
+    check_message(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("chat_template.jinja", b"\xff"), ("tokenizer_config.json", b'{"a": "\xff"}')]
+)
+def test_a_chat_template_that_is_not_in_utf_8_is_refused_by_its_file(folder, tmp_path, capsys, name, content):
+    model = Path(shutil.copytree(folder, tmp_path / "model"))
+    (model / name).write_bytes(content)
+    code, steps, error = planned(capsys, tmp_path, str(model), "--tasks", "piqa", "--apply-chat-template")
     assert (code, steps) == (1, {})
     check_message(error)
 

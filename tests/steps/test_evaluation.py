@@ -30,7 +30,6 @@ from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.architectures import DescriptionError
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
-from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training import checkpoint
@@ -49,6 +48,7 @@ from tests.catalogue import check_message, expect_error
 from tests.deferred_import import torch, transformers
 from tests.runtime.evaluation.own_tasks import write_own_tasks
 from tests.runtime.evaluation.rows import NUM_ROWS, task_of, write_files
+from tests.runtime.evaluation.test_device_memory import SEVENTY_B
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import a_phase as a_training
 from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized
@@ -433,10 +433,11 @@ def test_a_plan_refuses_answers_that_leave_no_room_for_a_prompt(items):
         scoring(256, TaskSpec("nq_open"), TaskSpec("piqa"), TaskSpec("gsm8k_cot", 8))
 
 
-def test_scores_of_conversations_need_a_model_with_a_chat_template(tmp_path, exported, items):
+def test_scores_of_conversations_need_a_model_with_a_chat_template(tmp_path, exported, items, monkeypatch):
     _, scoring = exported_and_scored(items)
     with expect_error(ValueError):
         lm_eval.check(scoring.model_copy(update={"apply_chat_template": True}))
+    monkeypatch.setattr(placed_model, "PlacedModel", None)  # not a model on devices before the error
     with expect_error(UserError):
         score(tmp_path, exported, items, tasks=(TaskSpec("piqa"),), limit=2, apply_chat_template=True)
 
@@ -466,9 +467,6 @@ def test_a_plan_refuses_chips_that_cannot_share_a_model_too_large_for_one(items)
         lm_eval.check_on(scoring, Tpu("v6e-8"))
 
 
-SEVENTY_B = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
-
-
 def test_a_70b_in_bfloat16_is_planned_for_eight_chips_with_all_that_they_hold_and_refused_in_float32(items):
     phase = train_phase("phase", a_training(tokenized(OURS, "web"), model=SEVENTY_B))
     found = {}
@@ -489,6 +487,23 @@ def test_a_70b_in_bfloat16_is_planned_for_eight_chips_with_all_that_they_hold_an
     with expect_error(ValueError):
         lm_eval.check_on(found["float32"].config, Tpu("v6e-8"))
     lm_eval.check_on(found["float32"].config, Tpu("v6e-16"))
+
+
+def test_a_plan_refuses_texts_for_chips_that_the_parameters_fill(items):
+    phase = train_phase(
+        "phase", a_training(tokenized(OURS, "web"), model=dataclasses.replace(SEVENTY_B, num_hidden_layers=74))
+    )
+    writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="float32", model_name="large")
+
+    def scoring(task: str) -> None:
+        tasks = (task_of(TaskSpec(task)),)
+        lm_eval.check_on(
+            LmEvalConfig(export=hf_export("export", writing), items=items, tasks=tasks, limit=None), Tpu("v6e-8")
+        )
+
+    scoring("piqa")
+    with expect_error(ValueError):
+        scoring("gsm8k")
 
 
 @pytest.mark.parametrize("kind", [ema_eval, lm_eval])

@@ -563,6 +563,11 @@ def test_imported_weights_write_the_text_of_their_folder(tmp_path, run_alone, ca
     session = types.SimpleNamespace(parsed=parsed, step="import", store=store, graph=lambda: graph)
     assert COMMAND.run(session) == 0
     (text,) = json.loads(capsys.readouterr().out)["texts"]
+    if is_chat:
+        files = {file.name: file.path for file in made["download"].result.files}
+        Path(made["download"].join(files["tokenizer_config.json"])).write_bytes(b"\xff")
+        with expect_error(UserError):
+            COMMAND.run(session)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     message = [{"role": "user", "content": "the"}]
     ids = theirs.apply_chat_template(message, return_dict=False) if is_chat else theirs.encode("the")

@@ -15,15 +15,26 @@ import sys
 
 import pytest
 
+from marin_dag.graph.resources import Tpu
+from pipelines.compile_programs import scoring_programs
+from pipelines.sources import evaluation_items_step
 from runtime.cost.chips import slice_of
 from runtime.cost.compiler import ROOT, environment, outcome_of
 from runtime.cost.faults import HLO_NAMES, faults
 from runtime.cost.request import REQUEST as REQUEST_JSON
 from runtime.cost.request import Compiled, CompileRequest, to_json
 from runtime.cost.roofline import roofline_of
+from runtime.evaluation.suites import TaskSpec
 from runtime.kernels import attention_tokamax
 from runtime.kernels.names import RATIOS
 from runtime.model.llama.config import LlamaConfig
+from steps.hf_export import HfExportConfig, hf_export
+from steps.lm_eval import LmEvalConfig, lm_eval
+from steps.train_phase import train_phase
+from tests.runtime.evaluation.rows import task_of
+from tests.runtime.evaluation.test_device_memory import COMPILED, SEVENTY_B
+from tests.steps.phase_runs import a_phase
+from tests.steps.test_phase_checks_of_tokenizers import OURS, tokenized
 
 WITH_ITS_JAX = pytest.mark.skipif(
     attention_tokamax.missing() is not None, reason="the kernel refuses to run here, which is tested"
@@ -331,12 +342,18 @@ def test_programs_of_an_evaluation_compile_and_copy_no_cache(slice_name, step, r
 @pytest.mark.matrix
 @pytest.mark.parametrize("step", ["score", "prefill", "decode"])
 def test_a_70b_is_scored_and_writes_text_on_eight_chips(step):
-    model = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
-    memory, rows = slice_of("v6e-8").generation.hbm_in_bytes, 8 if step == "score" else 16
-    kernel = "paged_tpu" if step == "decode" else "chunked"
-    request = CompileRequest(
-        step, "v6e-8", 1, model, 8_192, rows, 0, "bfloat16", kernel, "none", remat="none", stored_dtype="bfloat16"
+    phase = train_phase("phase", a_phase(tokenized(OURS, "web"), model=SEVENTY_B))
+    writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="bfloat16", model_name="large")
+    scoring = LmEvalConfig(
+        export=hf_export("export", writing), items=evaluation_items_step(), tasks=(task_of(TaskSpec("gsm8k")),),
+        limit=None, compute_dtype="bfloat16",
+    )  # fmt: skip
+    (request,) = (
+        each for each in scoring_programs(lm_eval("scores", scoring, resources=Tpu("v6e-8"))) if each.step == step
     )
     compiled, _ = outcome_of(request)
     assert isinstance(compiled, Compiled)
-    assert 2 * model.num_parameters / 8 < compiled.argument_size_in_bytes < compiled.peak_memory_in_bytes < memory
+    memory, arguments = slice_of("v6e-8").generation.hbm_in_bytes, compiled.argument_size_in_bytes
+    assert 2 * SEVENTY_B.num_parameters / 8 < arguments < compiled.peak_memory_in_bytes < memory
+    if step in COMPILED:  # the other arguments than parameters and cache are numbers of tokens
+        assert compiled.peak_memory_in_bytes - arguments == pytest.approx(COMPILED[step], rel=0.05)

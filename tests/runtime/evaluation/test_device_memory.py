@@ -1,18 +1,22 @@
 """A cache is as large as a device can hold beside the parameters, what it gathers of them, and a row of prompts."""
 
+from typing import Any
+
 import pytest
 
 from pipelines.scales import EIGHT_B
 from runtime.cost.chips import GENERATIONS, GIB
-from runtime.evaluation.device_memory import USABLE_SHARE, cached_tokens
-from runtime.evaluation.generation import CACHED_TOKENS, slots_and_capacity
+from runtime.evaluation.device_memory import CACHED_TOKENS, USABLE_SHARE, cached_tokens
+from runtime.evaluation.generation import slots_and_capacity
+from runtime.evaluation.packing import prompt_row_length
 from runtime.model.config import ModelConfig
 from runtime.model.llama.config import LlamaConfig
+from tests.catalogue import expect_error
 
 SEVENTY_B = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
 COMPILED = {"prefill": 5.07e9, "decode": 3.15e9}
 """Peak beside parameters and cache of its programs for a v6e-8, whatever the slots of 8,192 tokens (jax 0.10.2, in
-November 2026; `test_a_70b_is_scored_and_writes_text_on_eight_chips` compiles them)."""
+November 2026; `test_a_70b_is_scored_and_writes_text_on_eight_chips` compares its compiled programs)."""
 
 
 def tokens(config: ModelConfig, generation: str, devices: int, item_bytes: int = 2) -> int:
@@ -38,7 +42,21 @@ def test_an_8b_has_the_usual_cache(generation: str, devices: int, item_bytes: in
     assert tokens(EIGHT_B.model, generation, devices, item_bytes) == CACHED_TOKENS
 
 
-def test_a_cpu_has_the_usual_cache_and_a_full_device_one_token() -> None:
-    given = {"parameter_bytes": 31 * GIB, "devices_of_a_copy": 1, "compute_dtype": "bfloat16"}
-    assert cached_tokens(SEVENTY_B, memory_in_bytes=None, **given) == CACHED_TOKENS
-    assert cached_tokens(SEVENTY_B, memory_in_bytes=31 * GIB, **given) == 1
+def test_a_cpu_has_the_usual_cache_and_a_full_device_has_no_room_for_a_text() -> None:
+    given: dict[str, Any] = {"parameter_bytes": 31 * GIB, "devices_of_a_copy": 1, "compute_dtype": "bfloat16"}
+    assert cached_tokens(SEVENTY_B, memory_in_bytes=None, longest_text=2, **given) == CACHED_TOKENS
+    assert cached_tokens(SEVENTY_B, memory_in_bytes=31 * GIB, **given) == 1, "no text is written"
+    assert cached_tokens(SEVENTY_B, memory_in_bytes=34 * GIB, longest_text=1_024, **given) > 1_024
+    for memory, longest in ((31, 1), (34, 8_192)):
+        with expect_error(ValueError):
+            cached_tokens(SEVENTY_B, memory_in_bytes=memory * GIB, longest_text=longest, **given)
+
+
+def test_a_row_of_prompts_is_at_most_half_of_the_cache_unless_one_text_fills_it() -> None:
+    for tokens_in_cache in (512, 1_024, 3_072, 5_000, CACHED_TOKENS):
+        for need in range(1, tokens_in_cache + 1):
+            slots, capacity = slots_and_capacity(need, 32, 32, tokens_in_cache)
+            row = prompt_row_length(need - 1, capacity)
+            assert need - 1 <= row <= max(256, capacity)
+            assert slots * capacity <= tokens_in_cache or slots == 1
+            assert row <= tokens_in_cache // 2 or slots == 1, (tokens_in_cache, need)

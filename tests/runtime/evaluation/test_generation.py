@@ -13,7 +13,8 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from runtime.evaluation import generation
-from runtime.evaluation.generation import Generator, Prompt, _Slots, advance, cache_capacity
+from runtime.evaluation.device_memory import cache_capacity
+from runtime.evaluation.generation import Generator, Prompt, _Slots, advance
 from runtime.evaluation.packing import arranged
 from runtime.evaluation.placed_model import BY_DEVICE, PlacedModel
 from runtime.evaluation.sampling import Draws, Sampling, drawn, kept, likeliest

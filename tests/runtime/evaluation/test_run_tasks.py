@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import jax.numpy as jnp
 import pytest
@@ -370,6 +371,7 @@ def test_more_examples_than_rows_are_an_error_that_counts_copies_of_an_item(tmp_
         ("j.yaml", "task: j\nprocess_docs: !function needs.prepare\n"),
         ("k.yaml", "group: k\ntask: [zero, one]\n"),
         ("l.yaml", "group: l\ntask: [zero, choice]\n"),
+        ("m.yaml", "task: m\ngeneration_kwargs: [do_sample]\n"),
     ],
 )
 def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name, content):
@@ -405,11 +407,13 @@ metric_list: [{metric: acc}]
         (("", ""), {"question": "?", "answer": -1}),
         (("", ""), {"question": 3, "answer": 1}),
         (("metric: acc", "metric: accurcy"), {"question": "?", "answer": 1}),
+        (("[{metric: acc}]", "[acc]"), {"question": "?", "answer": 1}),
+        (("[{metric: acc}]", "acc"), {"question": "?", "answer": 1}),
         (("question}}", "question"), {"question": "?", "answer": 1}),
         (("task: t", "task: t\nshots: 2"), {"question": "?", "answer": 1}),
         (("task: t", "task: t\nprocess_results: !function rows.fail"), {"question": "?", "answer": 1}),
     ],
-    ids=["column", "choice", "none", "negative", "types", "metric", "template", "key", "function"],
+    ids=["column", "choice", "none", "negative", "types", "metric", "name", "text", "template", "key", "function"],
 )
 def test_a_definition_or_row_that_lm_eval_cannot_use_is_an_error_that_names_the_task(tmp_path, change, row):
     (tmp_path / "t.yaml").write_text(CHOOSING.replace(*change) if change[0] else CHOOSING)
@@ -421,11 +425,13 @@ def test_a_definition_or_row_that_lm_eval_cannot_use_is_an_error_that_names_the_
     harness = SimpleNamespace(
         num_truncated={}, rank=0, world_size=1, loglikelihood=lambda asked: [(-1.0, False) for _ in asked]
     )
+    make_harness = Mock(return_value=harness)
     if "question" not in row:
         (tmp_path / "t.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
     task = task_of(TaskSpec(str(tmp_path / "t.yaml"), items="items"))
     with expect_error(TaskItemsError):
-        run_tasks(lambda: harness, [task], TaskFiles({"t": str(tmp_path / "t.jsonl")}, {}, own), limit=None)
+        run_tasks(make_harness, [task], TaskFiles({"t": str(tmp_path / "t.jsonl")}, {}, own), limit=None)
+    assert make_harness.called == ("process_results" in change[1]), "only an answer needs the model"
 
 
 def test_a_column_that_only_later_rows_have_is_read(tmp_path):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from runtime.interop.chat_template import CONFIG, FILE, ChatTemplate, ChatTemplateError, chat_template
+from tests.catalogue import expect_error
 from tests.deferred_import import transformers
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -49,6 +50,8 @@ def test_the_template_is_that_of_the_file_or_of_the_config() -> None:
         assert chat_template({CONFIG: json.dumps(config), FILE: "c"}) == ChatTemplate("c", {})
     flagged = {"eos_token": {"content": "</s>", "special": True}, "pad_token": None}
     assert chat_template({CONFIG: json.dumps(flagged), FILE: "c"}) == ChatTemplate("c", {"eos_token": "</s>"})
+    assert chat_template({CONFIG: json.dumps({"chat_template": listed[:1]})}) is None
+    assert chat_template({CONFIG: '{"chat_template": ["a"]}', FILE: "c"}) == ChatTemplate("c", {})
     assert chat_template({}) is None and chat_template({CONFIG: json.dumps(flagged)}) is None
 
 
@@ -73,3 +76,9 @@ def test_a_template_that_fails_is_an_error(source: str) -> None:
 def test_a_config_that_is_no_object_is_an_error(config: str) -> None:
     with pytest.raises(ChatTemplateError):
         chat_template({CONFIG: config})
+
+
+@pytest.mark.parametrize("given", [["a"], {"default": "a"}, 3, [{"name": "default", "template": ["a"]}]], ids=str)
+def test_a_template_that_is_neither_text_nor_a_list_of_named_ones_is_an_error(given: object) -> None:
+    with expect_error(ChatTemplateError):
+        chat_template({CONFIG: json.dumps({"chat_template": given})})

@@ -418,6 +418,19 @@ def test_rotary_frequencies_that_old_exports_carry_are_passed_over(tmp_path):
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), read, model()))
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("tokenizer.json", b"{"), ("tokenizer.json", b"\xff"), ("chat_template.jinja", b"\xff")],
+    ids=["torn", "tokenizer", "template"],
+)
+def test_a_damaged_tokenizer_or_template_is_an_error_that_names_the_file(tmp_path, name, content):
+    tokenizer_file(tmp_path / "tokenizer.json")
+    write_model(str(tmp_path), model(), CONFIG, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    (tmp_path / name).write_bytes(content)
+    with expect_error(InteropError):
+        read_model(str(tmp_path))
+
+
 def torn(content: bytes, change: str) -> bytes:
     """Return the changed bytes of a safetensors file."""
     length = int.from_bytes(content[:8], "little")
