@@ -90,7 +90,7 @@ def test_bits_per_byte_while_training_are_one_figure_on_the_page_and_in_curves_a
 def test_the_rows_that_the_page_shows_are_those_of_the_step(graph: Graph, store: LocalStore) -> None:
     session: Any = SimpleNamespace(store=store, line=lambda *words: " ".join(words))
     phase = logged(store, graph, LAST)
-    batches = LiveBatches(session, graph, [phase])
+    batches = LiveBatches(session, [phase])
     step = graph.step(LAST).config.until_step - 1
     found = batches.data({"phase": LAST, "tokens": str(round(phase.tokens_at(step)))})
     assert (found["step"], found["isRecorded"]) == (step, True)
