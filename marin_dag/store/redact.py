@@ -32,6 +32,8 @@ SHORTEST_SECRET = 8
 LONGEST_LINE = 1 << 20
 WORD_CHARACTERS = string.ascii_letters + string.digits + string.punctuation
 FINGERPRINT_DIGITS = 12
+OPTION = rf"--(?:token|{OTHER_SECRETS})"
+ASSIGNED = rf"(?:{SECRET_NAME}(?:\\{{0,8}}[\"'])?\s*[=:]\s*|{OPTION}\s+)"
 QUOTE = r"[bru]{0,2}[\"']"
 # Unquoted values after a quoted name; they stay, so that JSON stays valid.
 NO_JSON = r"(?!null\b|true\b|false\b|none\b|nan\b|-?\d|-?infinity\b|[\[{(])"
@@ -47,12 +49,15 @@ PATTERNS = (
     re.compile(r"(\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[\w-]+\s+)?)[^\s\"',}]+", re.IGNORECASE),
     re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"(\b(?:set-)?cookie[\"']?\s*:\s*[\"']?)[^\"'\n]+", re.IGNORECASE),
-    # A quoted value may hold spaces. Within a quoted text its own quotes are escaped, too.
-    re.compile(rf"({SECRET_NAME}[\"']?\s*[=:]\s*{QUOTE})(?:\\.|[^\"'\\\n])+", re.IGNORECASE),
-    re.compile(rf"({SECRET_NAME}(?:\\{{1,8}}[\"'])?\s*[=:]\s*\\{{1,8}}[\"'])[^\"'\\\n]+", re.IGNORECASE),
-    re.compile(rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*{NO_JSON}|\s*[=:]\s*))(?!{QUOTE})[^\s\"'&,;\\]+", re.IGNORECASE),
+    # A quoted value ends at its own quote; within a quoted text its own quotes are escaped, too.
+    re.compile(rf"({ASSIGNED}[bru]{{0,2}}([\"']))(?:\\.|(?!\2)[^\\\n])+", re.IGNORECASE),
+    re.compile(rf"({ASSIGNED}(\\{{1,8}}([\"'])))(?:(?<=\\)[^\n]|(?!\2|\3)[^\n])+", re.IGNORECASE),
+    re.compile(
+        rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*{NO_JSON}|\s*[=:]\s*))(?!{QUOTE})(?:[^\s\"'&,;\\]|\\(?!\\{{0,8}}[\"']))+",
+        re.IGNORECASE,
+    ),
     re.compile(rf"(<(?:{TOKENS}|{OTHER_SECRETS})>)[^<\n]+", re.IGNORECASE),
-    re.compile(rf"(--(?:token|{OTHER_SECRETS})\s+(?:{QUOTE})?)(?!-)[^\s\"']{{{SHORTEST_SECRET},}}", re.IGNORECASE),
+    re.compile(rf"({OPTION}\s+)(?!-)[^\s\"']{{{SHORTEST_SECRET},}}", re.IGNORECASE),
     re.compile(
         r"(\b)(?:hf_[A-Za-z0-9]{16,}|(?:api_org_|npm_|dop_v1_|[sr]k_(?:live|test)_|gh[pousr]_|github_pat_|glpat-"
         r"|xox[abeprs]-|xapp-|AIza|ya29\.|GOCSPX-|pypi-AgEI|hvs\.|AGE-SECRET-KEY-1)[\w-]{8,}|dapi[0-9a-f]{32}"
