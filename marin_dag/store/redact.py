@@ -39,7 +39,10 @@ QUOTE = r"[bru]{0,2}[\"']"
 NO_JSON = r"(?!null\b|true\b|false\b|none\b|nan\b|-?\d|-?infinity\b|[\[{(])"
 KEY_BEGIN = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 OPEN_KEY = re.compile(rf"{KEY_BEGIN}(?!.*-----END)", re.DOTALL)
-LINE_OF_KEY = re.compile(r"[A-Za-z0-9+/=]{0,100}|(?:Proc-Type|DEK-Info|Version|Comment): .{0,100}")
+# Lines of a key may have a prefix: a process, a time, the border of a box. A short last line has none, or ends in "=".
+BASE64 = re.compile(r"\A\s*[\w+/=]+(?=\s*\Z)|[A-Za-z0-9+/]{16,}={0,2}|[A-Za-z0-9+/]{2,15}={1,2}(?=[\s\"',│|]{0,300}\Z)")
+MOST_LINES_BETWEEN = 20
+"""Most lines of others between two lines of a key; a key that is cut short never ends."""
 # The first group of each match stays. Names in the patterns have a longest length, or a line of 100 kB takes minutes.
 URL_PATTERNS = (
     re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s:@\"']*:[^/\s\"']+(?=@)", re.IGNORECASE),
@@ -174,17 +177,29 @@ class Redaction:
     """Redacts the lines of a text in their order: a private key ends lines after it began."""
 
     def __init__(self) -> None:
-        self.is_in_key = False
+        self._lines_left = 0
+        """Lines to come in which a key that has begun may go on."""
+
+    @property
+    def is_in_key(self) -> bool:
+        return self._lines_left > 0
 
     def __call__(self, text: str) -> str:
-        lines = text.splitlines(keepends=True) if self.is_in_key else [text]
-        while self.is_in_key and lines:
-            self.is_in_key = LINE_OF_KEY.fullmatch(lines[0].strip()) is not None
-            if self.is_in_key:
-                lines.pop(0)
-        text = "".join(lines)
-        self.is_in_key = self.is_in_key or OPEN_KEY.search(text) is not None
-        return redact(text)
+        lines = iter(text.splitlines(keepends=True) if self.is_in_key else [text])
+        shown = ""
+        while self.is_in_key and (line := next(lines, "")):
+            shown += self._line_of_key(line)
+        rest = "".join(lines)
+        if OPEN_KEY.search(rest):
+            self._lines_left = MOST_LINES_BETWEEN
+        return shown + redact(rest)
+
+    def _line_of_key(self, line: str) -> str:
+        shown = redact(BASE64.sub(HIDDEN, line))
+        self._lines_left = self._lines_left - 1 if shown == line else MOST_LINES_BETWEEN
+        if "-----END" in line and not OPEN_KEY.search(line):
+            self._lines_left = 0
+        return shown
 
 
 class LinesWithoutSecrets:

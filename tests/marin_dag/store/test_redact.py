@@ -40,7 +40,7 @@ from marin_dag.store.redact import LinesWithoutSecrets, RedactingStream, redact,
         '--password "planted0 planted words"',
         "--api-key \\'its planted words\\'",
         'password="it\'s planted"',
-        r'{\"password\": \"pla\\\"nted and planted\"}',
+        r"{\"password\": \"pla\\\"nted and planted\"}",
         "<password>planted</password>",
         "postgres://user:p@planted@host/db",
         "-----BEGIN PGP PRIVATE KEY BLOCK-----\nplanted\n-----END PGP PRIVATE KEY BLOCK-----",
@@ -61,15 +61,43 @@ def test_a_secret_of_several_lines_or_with_quotes_is_hidden_in_each_form(monkeyp
         assert "planted" not in redact(text)
 
 
-def test_a_private_key_that_comes_line_by_line_is_hidden_and_what_follows_is_not():
-    key = ["-----BEGIN RSA PRIVATE KEY-----\n", "Proc-Type: 4,ENCRYPTED\n", "\n", "planted+/01\n", "planted==\n"]
-    end = "-----END RSA PRIVATE KEY-----\n"
-    for last in (end, "loss 2.5 at step 7\n"):
-        written: list[str] = []
-        lines = LinesWithoutSecrets(written.append)
-        for line in [*key, last, "planted after it\n"]:
-            lines.write(line)
-        assert "".join(written) == f"-----BEGIN RSA PRIVATE KEY-----***{last}planted after it\n"
+def written_by_lines(lines: list[str]) -> str:
+    written: list[str] = []
+    stream = LinesWithoutSecrets(written.append)
+    for line in lines:
+        stream.write(line)
+    return "".join(written)
+
+
+KEY = ["-----BEGIN RSA PRIVATE KEY-----\n", "Proc-Type: 4,ENCRYPTED\n", "\n", "planted+/0123456789/0\n", "plan/ted\n"]
+END = "-----END RSA PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize("last", [END, "loss 2.5 at step 7\n"])
+def test_a_private_key_that_comes_line_by_line_is_hidden_and_what_follows_is_not(last: str):
+    shown = written_by_lines([*KEY, last, "planted after it\n"])
+    assert shown == f"-----BEGIN RSA PRIVATE KEY-----***Proc-Type: 4,ENCRYPTED\n\n***\n***\n{last}planted after it\n"
+
+
+@pytest.mark.parametrize("prefix", ["(pid=3) ", "2026-01-02 03:04:05 INFO ", "\x1b[36m(worker pid=3)\x1b[0m ", "│ "])
+def test_each_line_of_a_key_is_hidden_after_a_prefix(prefix: str):
+    key = [
+        f"{prefix}{line}" for line in ["planted+/0123456789/0\n", "step 7 of 9\n", "planted=\n", END, "is planted\n"]
+    ]
+    shown = written_by_lines([f"{prefix}{KEY[0]}", *key])
+    lines = ["***\n", "step 7 of 9\n", "***\n", END, "is planted\n"]
+    assert shown == f"{prefix}-----BEGIN RSA PRIVATE KEY-----***" + "".join(prefix + line for line in lines)
+
+
+def test_a_key_of_one_long_line_is_hidden_and_one_that_never_ends_hides_a_few_lines_only():
+    assert "plan" not in written_by_lines([KEY[0], "plan" * 500 + "\n", END])
+    word = "internationalization\n"
+    assert written_by_lines([KEY[0], *["loss 2.5 at step 7\n"] * 30, word]).endswith(word)
+
+
+@pytest.mark.parametrize("piece", ["a=", "/=", "a ", "a|", "= ", "a" * 15 + "= "])
+def test_a_long_line_within_a_key_takes_linear_time(piece: str):
+    assert written_by_lines([KEY[0], piece * 50_000 + "-x\n"])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +225,10 @@ BEGIN = "-----BEGIN PRIVATE KEY-----"
         (("Authorization: Basic ", "planted-secret ", "on"), "Authorization: *** \nAuthorization: Basic *** on"),
         (("my own ", "word of ", "magic on"), "*** on"),
         (("my own ", "word"), "my own word"),
-        ((f"{BEGIN}\n", "plan", "ted+1\n", "-----END PRIVATE KEY-----\n"), f"{BEGIN}***-----END PRIVATE KEY-----\n"),
+        (
+            (f"{BEGIN}\n", "plan", "ted+1\n", "-----END PRIVATE KEY-----\n"),
+            f"{BEGIN}******\n-----END PRIVATE KEY-----\n",
+        ),
     ],
 )
 def test_a_secret_that_is_flushed_in_pieces_is_hidden(
