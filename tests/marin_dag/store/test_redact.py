@@ -1,8 +1,10 @@
 """Redaction: secrets are hidden, and ordinary text is left as it is."""
 
+import concurrent.futures
 import io
 import json
 import os
+import sys
 
 import pytest
 
@@ -185,14 +187,61 @@ def test_json_stays_valid():
 def test_many_pieces_are_written_in_order_and_a_progress_bar_at_once():
     written: list[str] = []
     lines = LinesWithoutSecrets(written.append)
-    for _ in range(300_000):
+    for _ in range(20_000):
         lines.write("..........")
     assert written == []
     lines.write(" --token=plan")
     lines.write("ted\r 50%\r 60")
-    assert "".join(written) == "." * 3_000_000 + " --token=***\r 50%\r"
+    assert "".join(written) == "." * 200_000 + " --token=***\r 50%\r"
     lines.close()
     assert written[-1] == " 60"
+
+
+def test_a_line_without_an_end_is_written_in_pieces():
+    written: list[str] = []
+    lines = LinesWithoutSecrets(written.append)
+    for _ in range(3):
+        lines.write("." * (1 << 19))
+    assert written == ["." * (3 << 19)]
+
+
+@pytest.mark.parametrize("words", ["the sea is ", "the secret is a token ", "token=planted-one of "])
+def test_a_line_of_many_flushes_is_redacted_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch, words: str):
+    num_redacted = 0
+
+    def counted(text: str) -> str:
+        nonlocal num_redacted
+        num_redacted += len(text)
+        return redact(text)
+
+    monkeypatch.setattr("marin_dag.store.redact.redact", counted)
+    out = io.StringIO()
+    with RedactingStream(out) as stream:
+        for _ in range(400):
+            stream.write(words)
+            stream.flush()
+        assert len(out.getvalue()) > 300 * len(redact(words))
+    assert out.getvalue() == redact(words * 400)
+    assert num_redacted < 400 * 1_024
+
+
+def test_threads_that_print_and_flush_lose_and_repeat_nothing():
+    out = io.StringIO()
+    with RedactingStream(out) as stream, concurrent.futures.ThreadPoolExecutor(4) as pool:
+
+        def print_words(thread: int) -> None:
+            for number in range(100):
+                stream.write(f"<{thread}-{number}> ")
+                stream.flush()
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            list(pool.map(print_words, range(4)))
+        finally:
+            sys.setswitchinterval(interval)
+    expected = [f"<{thread}-{number}>" for thread in range(4) for number in range(100)]
+    assert sorted(out.getvalue().split()) == sorted(expected)
 
 
 def test_a_flushed_line_is_written_word_by_word():
@@ -225,6 +274,10 @@ BEGIN = "-----BEGIN PRIVATE KEY-----"
         (("Authorization: Basic ", "planted-secret ", "on"), "Authorization: *** \nAuthorization: Basic *** on"),
         (("my own ", "word of ", "magic on"), "*** on"),
         (("my own ", "word"), "my own word"),
+        (("see https://user:pä", "ssword-planted@host on"), "see https://***@host on"),
+        (("see https://user:猫", "ssword-planted@host on"), "see https://***@host on"),
+        (("--token пар", "оль-planted on"), "--token *** on"),
+        (("Bearer plантed", "-猫planted on"), "Bearer *** on"),
         (
             (f"{BEGIN}\n", "plan", "ted+1\n", "-----END PRIVATE KEY-----\n"),
             f"{BEGIN}******\n-----END PRIVATE KEY-----\n",
