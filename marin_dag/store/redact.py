@@ -67,10 +67,10 @@ PATTERNS = (
         rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*{NO_JSON}|\s*[=:]\s*))(?!{QUOTE})(?:[^\s\"'&,;\\]|\\(?!\\{{0,8}}[\"']))+",
         re.IGNORECASE,
     ),
-    re.compile(rf"(<(?:{TOKENS}|{OTHER_SECRETS})>)[^<\n]+", re.IGNORECASE),
+    re.compile(rf"(<({TOKENS}|{OTHER_SECRETS})>)[^<\n]+(?=</\2>)", re.IGNORECASE),
     re.compile(rf"({OPTION}\s+)(?!-)[^\s\"']{{{SHORTEST_SECRET},}}", re.IGNORECASE),
     re.compile(
-        r"(\b)(?:hf_[A-Za-z0-9]{16,}|(?:api_org_|npm_|dop_v1_|[sr]k_(?:live|test)_|gh[pousr]_|github_pat_|glpat-"
+        r"(\b)(?:hf_[A-Za-z0-9]{16,}|npm_[A-Za-z0-9]{36}|(?:api_org_|dop_v1_|[sr]k_(?:live|test)_|gh[pousr]_|github_pat_|glpat-"
         r"|xox[abeprs]-|xapp-|AIza|ya29\.|GOCSPX-|pypi-AgEI|hvs\.|AGE-SECRET-KEY-1)[\w-]{8,}|dapi[0-9a-f]{32}"
         r"|SG\.[\w-]{16,}\.[\w-]{16,})"
     ),

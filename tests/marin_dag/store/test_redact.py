@@ -9,7 +9,15 @@ import sys
 import pytest
 
 from marin_dag.run.ray.cluster import dashboard_line
-from marin_dag.store.redact import LinesWithoutSecrets, RedactingStream, redact, redact_identity
+from marin_dag.store.redact import (
+    LinesWithoutSecrets,
+    RedactingStream,
+    SecretError,
+    check_no_secrets,
+    redact,
+    redact_identity,
+)
+from tests.catalogue import expect_error
 
 
 @pytest.mark.parametrize(
@@ -27,6 +35,7 @@ from marin_dag.store.redact import LinesWithoutSecrets, RedactingStream, redact,
         "--api-key 'planted-secret'",
         "hf_plantedsecret0123",
         "gho_planted0123456789",
+        "npm_planted01234567890123456789012345678",
         "xapp-1-planted-0123",
         "GOCSPX-planted0123",
         "sk_live_planted0123",
@@ -113,10 +122,18 @@ def test_a_long_line_within_a_key_takes_linear_time(piece: str):
         "key 3 of 4",
         "pass --token to the command",
         "SG.1 of sk_test and npm_config",
+        "the <token> embedding and <secret> of <other>",
+        "npm_config_registry=x npm_package_dependencies_left_pad_version",
     ],
 )
 def test_ordinary_text_is_unchanged(text: str):
     assert redact(text) == text
+
+
+def test_only_a_secret_is_refused_in_a_result():
+    check_no_secrets({"sample": "the <token> embedding"}, "train: its result")
+    with expect_error(SecretError):
+        check_no_secrets({"sample": ["<token>planted</token>"]}, "train: its result")
 
 
 @pytest.mark.parametrize(
