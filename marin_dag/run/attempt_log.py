@@ -16,7 +16,7 @@ from typing import IO
 
 from marin_dag.run.error_filter import redact_standard_error
 from marin_dag.store.local import LocalStore
-from marin_dag.store.redact import LinesWithoutSecrets, redact, remember_field
+from marin_dag.store.redact import LinesWithoutSecrets, Redaction, remember_field
 from marin_dag.store.store import LIMITS, Store, StoreError
 from marin_dag.values.walk import children
 
@@ -187,9 +187,10 @@ class _Handler(logging.Handler):
         super().__init__()
         self.setFormatter(logging.Formatter(FORMAT))
         self._write = write
+        self._redact = Redaction()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._write(f"{redact(self.format(record))}\n")
+            self._write(f"{self._redact(self.format(record))}\n")
         except Exception:
             self.handleError(record)

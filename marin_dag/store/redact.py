@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-import string
+import threading
 import urllib.parse
 from collections.abc import Callable, Iterable
 from typing import IO, Any
@@ -30,14 +30,27 @@ ENVIRONMENT_NAME = re.compile(rf"TOKEN(?![A-Z])|{OTHER_SECRETS}|signature|_KEY$|
 # Shorter values ("1", "true", "token") are ordinary words.
 SHORTEST_SECRET = 8
 LONGEST_LINE = 1 << 20
-WORD_CHARACTERS = string.ascii_letters + string.digits + string.punctuation
+CONTEXT = 1 << 9
+"""Characters of a flushed line that are redacted again with what comes next; a longer secret has no white space."""
+MOST_CONTEXT = 32 * CONTEXT
+NEAR = 200
+"""Characters before a word in which the name of a secret makes it a whole word, up to white space."""
+# Thai to Tibetan, Burmese, Khmer, Chinese and Japanese have no spaces between words.
+SPACELESS = "\u0e00-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
+SPACE = re.compile(r"(?s:.*\s)")
+END_OF_WORD = re.compile(rf"(?s:.*[\s{SPACELESS}])")
 FINGERPRINT_DIGITS = 12
+OPTION = rf"--(?:token|{OTHER_SECRETS})"
+ASSIGNED = rf"(?:{SECRET_NAME}(?:\\{{0,8}}[\"'])?\s*[=:]\s*|{OPTION}\s+)"
 QUOTE = r"[bru]{0,2}[\"']"
 # Unquoted values after a quoted name; they stay, so that JSON stays valid.
 NO_JSON = r"(?!null\b|true\b|false\b|none\b|nan\b|-?\d|-?infinity\b|[\[{(])"
 KEY_BEGIN = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 OPEN_KEY = re.compile(rf"{KEY_BEGIN}(?!.*-----END)", re.DOTALL)
-LINE_OF_KEY = re.compile(r"[A-Za-z0-9+/=]{0,100}|(?:Proc-Type|DEK-Info|Version|Comment): .{0,100}")
+# Lines of a key may have a prefix: a process, a time, the border of a box. A short last line has none, or ends in "=".
+BASE64 = re.compile(r"\A\s*[\w+/=]+(?=\s*\Z)|[A-Za-z0-9+/]{16,}={0,2}|[A-Za-z0-9+/]{2,15}={1,2}(?=[\s\"',│|]{0,300}\Z)")
+MOST_LINES_BETWEEN = 20
+"""Most lines of others between two lines of a key; a key that is cut short never ends."""
 # The first group of each match stays. Names in the patterns have a longest length, or a line of 100 kB takes minutes.
 URL_PATTERNS = (
     re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s:@\"']*:[^/\s\"']+(?=@)", re.IGNORECASE),
@@ -47,14 +60,17 @@ PATTERNS = (
     re.compile(r"(\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[\w-]+\s+)?)[^\s\"',}]+", re.IGNORECASE),
     re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"(\b(?:set-)?cookie[\"']?\s*:\s*[\"']?)[^\"'\n]+", re.IGNORECASE),
-    # A quoted value may hold spaces. Within a quoted text its own quotes are escaped, too.
-    re.compile(rf"({SECRET_NAME}[\"']?\s*[=:]\s*{QUOTE})(?:\\.|[^\"'\\\n])+", re.IGNORECASE),
-    re.compile(rf"({SECRET_NAME}(?:\\{{1,8}}[\"'])?\s*[=:]\s*\\{{1,8}}[\"'])[^\"'\\\n]+", re.IGNORECASE),
-    re.compile(rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*{NO_JSON}|\s*[=:]\s*))(?!{QUOTE})[^\s\"'&,;\\]+", re.IGNORECASE),
-    re.compile(rf"(<(?:{TOKENS}|{OTHER_SECRETS})>)[^<\n]+", re.IGNORECASE),
-    re.compile(rf"(--(?:token|{OTHER_SECRETS})\s+(?:{QUOTE})?)(?!-)[^\s\"']{{{SHORTEST_SECRET},}}", re.IGNORECASE),
+    # A quoted value ends at its own quote; within a quoted text its own quotes are escaped, too.
+    re.compile(rf"({ASSIGNED}[bru]{{0,2}}([\"']))(?:\\.|(?!\2)[^\\\n])+", re.IGNORECASE),
+    re.compile(rf"({ASSIGNED}(\\{{1,8}}([\"'])))(?:(?<=\\)[^\n]|(?!\2|\3)[^\n])+", re.IGNORECASE),
     re.compile(
-        r"(\b)(?:hf_[A-Za-z0-9]{16,}|(?:api_org_|npm_|dop_v1_|[sr]k_(?:live|test)_|gh[pousr]_|github_pat_|glpat-"
+        rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*{NO_JSON}|\s*[=:]\s*))(?!{QUOTE})(?:[^\s\"'&,;\\]|\\(?!\\{{0,8}}[\"']))+",
+        re.IGNORECASE,
+    ),
+    re.compile(rf"(<({TOKENS}|{OTHER_SECRETS})>)[^<\n]+(?=</\2>)", re.IGNORECASE),
+    re.compile(rf"({OPTION}\s+)(?!-)[^\s\"']{{{SHORTEST_SECRET},}}", re.IGNORECASE),
+    re.compile(
+        r"(\b)(?:hf_[A-Za-z0-9]{16,}|npm_[A-Za-z0-9]{36}|(?:api_org_|dop_v1_|[sr]k_(?:live|test)_|gh[pousr]_|github_pat_|glpat-"
         r"|xox[abeprs]-|xapp-|AIza|ya29\.|GOCSPX-|pypi-AgEI|hvs\.|AGE-SECRET-KEY-1)[\w-]{8,}|dapi[0-9a-f]{32}"
         r"|SG\.[\w-]{16,}\.[\w-]{16,})"
     ),
@@ -169,57 +185,94 @@ class Redaction:
     """Redacts the lines of a text in their order: a private key ends lines after it began."""
 
     def __init__(self) -> None:
-        self.is_in_key = False
+        self._lines_left = 0
+        """Lines to come in which a key that has begun may go on."""
+
+    @property
+    def is_in_key(self) -> bool:
+        return self._lines_left > 0
 
     def __call__(self, text: str) -> str:
-        lines = text.splitlines(keepends=True) if self.is_in_key else [text]
-        while self.is_in_key and lines:
-            self.is_in_key = LINE_OF_KEY.fullmatch(lines[0].strip()) is not None
-            if self.is_in_key:
-                lines.pop(0)
-        text = "".join(lines)
-        self.is_in_key = self.is_in_key or OPEN_KEY.search(text) is not None
-        return redact(text)
+        lines = iter(text.splitlines(keepends=True) if self.is_in_key else [text])
+        shown = ""
+        while self.is_in_key and (line := next(lines, "")):
+            shown += self._line_of_key(line)
+        rest = "".join(lines)
+        if OPEN_KEY.search(rest):
+            self._lines_left = MOST_LINES_BETWEEN
+        return shown + redact(rest)
+
+    def _line_of_key(self, line: str) -> str:
+        shown = redact(BASE64.sub(HIDDEN, line))
+        self._lines_left = self._lines_left - 1 if shown == line else MOST_LINES_BETWEEN
+        if "-----END" in line and not OPEN_KEY.search(line):
+            self._lines_left = 0
+        return shown
 
 
 class LinesWithoutSecrets:
-    """Collects text until a line is complete, so that a secret in two pieces is hidden; CR ends a line, too."""
+    """Collects text until a line is complete, so that a secret in two pieces is hidden; CR ends a line, too.
+
+    Several threads may write. A line of more than `LONGEST_LINE` characters is written in pieces.
+    """
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._redact = Redaction()
+        self._lock = threading.RLock()  # a signal handler may print while its thread holds the lock
         self._incomplete: list[str] = []
+        self._size = 0
         self._shown = ""
         """What was written of the incomplete line."""
 
     def write(self, text: str) -> int:
-        end = max(text.rfind("\n"), text.rfind("\r")) + 1
-        if end:
-            self._incomplete.append(text[:end])
-            self.close()
-        if end < len(text):
-            self._incomplete.append(text[end:])
+        with self._lock:
+            end = max(text.rfind("\n"), text.rfind("\r")) + 1
+            if end:
+                self._append(text[:end])
+                self.close()
+            if end < len(text):
+                self._append(text[end:])
+            if self._size > LONGEST_LINE:
+                self.close()
         return len(text)
 
     def show(self) -> None:
         """Write the incomplete line so far, except for a last word, which may go on and be a secret."""
-        if self._redact.is_in_key:
-            return
-        line = "".join(self._incomplete)
-        self._incomplete = [line]
-        if "\x1b" in line:  # a display that moves the cursor; half a control sequence would break it
-            return
-        shown = redact(line[: _end_of_words(line)])
-        if len(shown) > len(self._shown) and shown.startswith(self._shown):
-            self._write(shown[len(self._shown) :])
-            self._shown = shown
+        with self._lock:
+            if self._redact.is_in_key or self._size > MOST_CONTEXT:
+                return
+            line = "".join(self._incomplete)
+            self._incomplete = [line]
+            if "\x1b" in line:  # a display that moves the cursor; half a control sequence would break it
+                return
+            end = _end_of_words(line)
+            shown = redact(line[:end])
+            if len(shown) > len(self._shown) and shown.startswith(self._shown):
+                self._write(shown[len(self._shown) :])
+                self._shown = shown
+            if end > 2 * CONTEXT:
+                self._forget(line, end)
 
     def close(self) -> None:
-        text, self._incomplete = "".join(self._incomplete), []
-        shown, self._shown = self._shown, ""
-        if text and (whole := self._redact(text)):
-            # Later words may hide earlier ones, as in a pair of name and value.
-            self._write(whole[len(shown) :] if whole.startswith(shown) else f"\n{whole}")
+        with self._lock:
+            text, self._incomplete, self._size = "".join(self._incomplete), [], 0
+            shown, self._shown = self._shown, ""
+            if text and (whole := self._redact(text)):
+                # Later words may hide earlier ones, as in a pair of name and value.
+                self._write(whole[len(shown) :] if whole.startswith(shown) else f"\n{whole}")
+
+    def _append(self, text: str) -> None:
+        self._incomplete.append(text)
+        self._size += len(text)
+
+    def _forget(self, line: str, end: int) -> None:
+        """Forget the written beginning of a line, or each flush would redact the whole line again."""
+        cut = _end_of_words(line[: end - CONTEXT])
+        first, rest = redact(line[:cut]), redact(line[cut:end])
+        # At another cut a secret might begin before it and end after it.
+        if first + rest == self._shown:
+            self._incomplete, self._shown, self._size = [line[cut:]], rest, len(line) - cut
 
 
 class RedactingStream(LinesWithoutSecrets):
@@ -262,7 +315,9 @@ def pass_on(source: int, target: int, secrets: Iterable[str]) -> None:
 
 def _end_of_words(line: str) -> int:
     """Return where the last word of a line begins, or a known secret whose beginning the line ends with."""
-    end = len(line.rstrip(WORD_CHARACTERS))
+    ends = SPACE if SUSPICIOUS.search(line, max(0, len(line) - NEAR)) else END_OF_WORD
+    found = ends.match(line)
+    end = found.end() if found else 0
     begun = [
         length
         for secret in known_secrets()

@@ -48,6 +48,20 @@ def test_a_secret_in_two_pieces_and_in_the_output_of_a_child_is_hidden(tmp_path:
     assert sorted(text.splitlines()) == ["--token=***"] * 2
 
 
+def test_a_key_that_comes_in_a_log_record_a_line_is_hidden(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    with AttemptLog(store, PATH, LOGGER):
+        for line in (
+            "-----BEGIN PRIVATE KEY-----",
+            "planted+0123456789/0",
+            "-----END PRIVATE KEY-----",
+            "planted after",
+        ):
+            LOGGER.warning(line)
+    text = store.read(PATH).decode()
+    assert "planted+" not in text and text.endswith("planted after\n")
+
+
 def test_without_a_terminal_the_output_of_a_child_is_hidden_in_place(capfd: pytest.CaptureFixture[str]):
     with attempt_log.child_output_in_place():
         subprocess.run(["sh", "-c", "echo --token=planted-secret; echo out"])
