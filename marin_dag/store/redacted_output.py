@@ -67,7 +67,7 @@ class LinesWithoutSecrets:
         self._incomplete: list[str] = []
         self._size = 0
         self._shown = ""
-        """What was written of the incomplete line."""
+        """Part of the incomplete line that was written."""
 
     def write(self, text: str) -> int:
         with self._lock:
