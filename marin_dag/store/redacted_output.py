@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
-from marin_dag.store.redact import HIDDEN, KEY_BEGIN, SUSPICIOUS, known_secrets, redact, remember
+from marin_dag.store.redact import HIDDEN, KEY_BEGIN, OTHER_SECRETS, SUSPICIOUS, TOKENS, known_secrets, redact, remember
 
 LONGEST_LINE = 1 << 20
 CONTEXT = 1 << 9
@@ -18,6 +18,7 @@ NEAR = 200
 SPACELESS = "\u0e00-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
 SPACE = re.compile(r"(?s:.*\s)")
 END_OF_WORD = re.compile(rf"(?s:.*[\s{SPACELESS}])")
+OPEN_ELEMENT = re.compile(rf"<(?:{TOKENS}|{OTHER_SECRETS})>[^<\n]{{0,{NEAR}}}\Z", re.IGNORECASE)
 OPEN_KEY = re.compile(rf"{KEY_BEGIN}(?!.*-----END)", re.DOTALL)
 # Lines of a key may have a prefix: a process, a time, the border of a box. A short last line has none, or ends in "=".
 BASE64 = re.compile(r"\A\s*[\w+/=]+(?=\s*\Z)|[A-Za-z0-9+/]{16,}={0,2}|[A-Za-z0-9+/]{2,15}={1,2}(?=[\s\"',│|]{0,300}\Z)")
@@ -158,10 +159,12 @@ def pass_on(source: int, target: int, secrets: Iterable[str]) -> None:
 
 
 def _end_of_words(line: str) -> int:
-    """Return where the last word of a line begins, or a known secret whose beginning the line ends with."""
+    """Return where the last word of a line begins, or an element or a known secret that the line may end within."""
     ends = SPACE if SUSPICIOUS.search(line, max(0, len(line) - NEAR)) else END_OF_WORD
     found = ends.match(line)
     end = found.end() if found else 0
+    if element := OPEN_ELEMENT.search(line, 0, end):
+        return element.start()
     begun = [
         length
         for secret in known_secrets()

@@ -139,6 +139,8 @@ BEGIN = "-----BEGIN PRIVATE KEY-----"
         (("Authorization: Basic ", "planted-secret ", "on"), "Authorization: *** \nAuthorization: Basic *** on"),
         (("my own ", "word of ", "magic on"), "*** on"),
         (("my own ", "word"), "my own word"),
+        (("<password>correct ", "horse ", "staple</password> on"), "<password>***</password> on"),
+        (("the <token> ", "embedding ", "is"), "the <token> embedding is"),
         (("see https://user:pä", "ssword-planted@host on"), "see https://***@host on"),
         (("see https://user:猫", "ssword-planted@host on"), "see https://***@host on"),
         (("--token пар", "оль-planted on"), "--token *** on"),
