@@ -65,7 +65,8 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
         (config.download.join(file.path), "" if len(files) == 1 and is_archive(file.path) else file.name)
         for file in files
     ]
-    listed = _listed(config, context, items)
+    being_read = f"{context.work_path}/being-read"
+    listed = _listed(config, context, items, being_read)
     work = [unit for listing in listed for unit in listing.units]
     unlisted = [
         (DAMAGED_FILE, f"{source}/{name}".rstrip("/"), listing.damage)
@@ -78,7 +79,6 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
             f"{context.name}: empty source: nothing in {[file.name for file in files]} matches {patterns}. Correct "
             "`members` of the source's formats, or leave the source out."
         )
-    being_read = f"{context.work_path}/being-read"
     write = functools.partial(_extract_shard, config.formats, config.limits, source, config.origin, being_read)
     shards = context.map(write, work, in_flight=config.shards_in_flight)
     damaged = [*(detail for _, _, detail in unlisted), *(detail for shard in shards for detail in shard.damaged)]
@@ -139,24 +139,36 @@ def _check_damaged(
         )
 
 
-def _listed(config: ExtractConfig, context: StepContext, items: Sequence[tuple[str, str]]) -> list[ListedFile]:
+def _listed(
+    config: ExtractConfig, context: StepContext, items: Sequence[tuple[str, str]], being_read: str
+) -> list[ListedFile]:
     """Return the units of each file; workers list archives, which have to be opened."""
     from runtime.text.extraction.archive import is_archive
 
-    list_one = functools.partial(_list_file, config.formats, config.limits, config.unit_bytes)
+    list_one = functools.partial(_list_file, config.formats, config.limits, config.unit_bytes, being_read)
     archives = [item for item in items if is_archive(item[0])]
     listed = iter(context.map(list_one, archives, in_flight=config.shards_in_flight, name="listing"))
     return [next(listed) if is_archive(item[0]) else list_one(item, "") for item in items]
 
 
 def _list_file(
-    formats: tuple[Format, ...], limits: Limits, unit_bytes: int, item: tuple[str, str], path: str
+    formats: tuple[Format, ...], limits: Limits, unit_bytes: int, being_read: str, item: tuple[str, str], path: str
 ) -> ListedFile:
-    from runtime.text.extraction.archive import list_units
+    from runtime.text.extraction.archive import ZIP_SUFFIXES, list_units, list_zip
+    from runtime.text.extraction.guard import guard_after_death
 
     file, name = item
-    listing = list_units(file, name, formats, unit_bytes=unit_bytes, limits=limits)
+    if file.endswith(ZIP_SUFFIXES):
+        # Python reads the directory of a zip archive as a whole, and may die of it.
+        with guard_after_death(f"{being_read}/{_mark(item)}", limits) as guard:
+            listing = list_zip(guard, file, name, formats, unit_bytes=unit_bytes, limits=limits)
+    else:
+        listing = list_units(file, name, formats, unit_bytes=unit_bytes, limits=limits)
     return ListedFile(units=tuple(listing.units), damage=listing.damage)
+
+
+def _mark(item: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(item).encode()).hexdigest()[:32]
 
 
 def _extract_shard(
@@ -172,8 +184,7 @@ def _extract_shard(
     from runtime.text.extraction.extract import extract as extract_unit
     from runtime.text.extraction.guard import guard_after_death
 
-    mark = hashlib.sha256(json.dumps(item).encode()).hexdigest()[:32]
-    with guard_after_death(f"{being_read}/{mark}", limits) as guard:
+    with guard_after_death(f"{being_read}/{_mark(item)}", limits) as guard:
         extract_with = functools.partial(extract_unit, origin=origin, limits=limits, guard=guard)
         fields, ledger = write_shard(path, functools.partial(extract_with, Unit(*item), formats, source))
     return ExtractedShard(

@@ -18,7 +18,7 @@ from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Build, PipelineOpti
 from marin_dag.errors import UserError
 from marin_dag.paused_collection import collection_of_a_command
 from marin_dag.run.interrupts import INTERRUPTED, is_interrupt
-from marin_dag.store.redact import RedactingStream
+from marin_dag.store.redacted_output import RedactingStream
 
 COMMANDS = {
     command.name: command

@@ -16,7 +16,8 @@ from typing import IO
 
 from marin_dag.run.error_filter import redact_standard_error
 from marin_dag.store.local import LocalStore
-from marin_dag.store.redact import LinesWithoutSecrets, Redaction, remember_field
+from marin_dag.store.redact import remember_field
+from marin_dag.store.redacted_output import LinesWithoutSecrets, Redaction
 from marin_dag.store.store import LIMITS, Store, StoreError
 from marin_dag.values.walk import children
 

@@ -12,7 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
-from marin_dag.store.redact import known_secrets, pass_on
+from marin_dag.store.redact import known_secrets
+from marin_dag.store.redacted_output import pass_on
 
 STANDARD_ERROR = 2
 LAST_WORDS_SECONDS = 2.0

@@ -11,10 +11,9 @@ import hashlib
 import json
 import os
 import re
-import threading
 import urllib.parse
-from collections.abc import Callable, Iterable
-from typing import IO, Any
+from collections.abc import Callable
+from typing import Any
 
 from marin_dag.errors import UserError
 
@@ -29,16 +28,6 @@ SECRET_FIELD = re.compile(rf"^(?:\w+_)?(?:{OTHER_SECRETS})$|^{TOKENS}$", re.IGNO
 ENVIRONMENT_NAME = re.compile(rf"TOKEN(?![A-Z])|{OTHER_SECRETS}|signature|_KEY$|_PASS$", re.IGNORECASE)
 # Shorter values ("1", "true", "token") are ordinary words.
 SHORTEST_SECRET = 8
-LONGEST_LINE = 1 << 20
-CONTEXT = 1 << 9
-"""Characters of a flushed line that are redacted again with what comes next; a longer secret has no white space."""
-MOST_CONTEXT = 32 * CONTEXT
-NEAR = 200
-"""Characters before a word in which the name of a secret makes it a whole word, up to white space."""
-# Thai to Tibetan, Burmese, Khmer, Chinese and Japanese have no spaces between words.
-SPACELESS = "\u0e00-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
-SPACE = re.compile(r"(?s:.*\s)")
-END_OF_WORD = re.compile(rf"(?s:.*[\s{SPACELESS}])")
 FINGERPRINT_DIGITS = 12
 OPTION = rf"--(?:token|{OTHER_SECRETS})"
 ASSIGNED = rf"(?:{SECRET_NAME}(?:\\{{0,8}}[\"'])?\s*[=:]\s*|{OPTION}\s+)"
@@ -46,11 +35,6 @@ QUOTE = r"[bru]{0,2}[\"']"
 # Unquoted values after a quoted name; they stay, so that JSON stays valid.
 NO_JSON = r"(?!null\b|true\b|false\b|none\b|nan\b|-?\d|-?infinity\b|[\[{(])"
 KEY_BEGIN = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-OPEN_KEY = re.compile(rf"{KEY_BEGIN}(?!.*-----END)", re.DOTALL)
-# Lines of a key may have a prefix: a process, a time, the border of a box. A short last line has none, or ends in "=".
-BASE64 = re.compile(r"\A\s*[\w+/=]+(?=\s*\Z)|[A-Za-z0-9+/]{16,}={0,2}|[A-Za-z0-9+/]{2,15}={1,2}(?=[\s\"',│|]{0,300}\Z)")
-MOST_LINES_BETWEEN = 20
-"""Most lines of others between two lines of a key; a key that is cut short never ends."""
 # The first group of each match stays. Names in the patterns have a longest length, or a line of 100 kB takes minutes.
 URL_PATTERNS = (
     re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s:@\"']*:[^/\s\"']+(?=@)", re.IGNORECASE),
@@ -131,14 +115,14 @@ def redact_field(name: str, text: str) -> str:
     """Return the text of a field as `redact_identity` does, but hide all of it if the name is that of a secret."""
     if not text or not SECRET_FIELD.search(name):
         return redact_identity(text)
-    _remember(text)
+    remember(text)
     return HIDDEN + _fingerprint(text)
 
 
 def remember_field(name: object, value: object) -> None:
     """Let this process hide the text of a field with the name of a secret, wherever the text appears later."""
     if isinstance(name, str) and isinstance(value, str) and SECRET_FIELD.search(name):
-        _remember(value)
+        remember(value)
 
 
 def redact_document(document: Any) -> Any:
@@ -179,152 +163,6 @@ def check_no_secrets(data: Any, path: str) -> None:
 def known_secrets() -> tuple[str, ...]:
     """Return the secrets of this process's environment and configs, the longest first."""
     return _secrets_of(frozenset(os.environ.items()), _remembered)
-
-
-class Redaction:
-    """Redacts the lines of a text in their order: a private key ends lines after it began."""
-
-    def __init__(self) -> None:
-        self._lines_left = 0
-        """Lines to come in which a key that has begun may go on."""
-
-    @property
-    def is_in_key(self) -> bool:
-        return self._lines_left > 0
-
-    def __call__(self, text: str) -> str:
-        lines = iter(text.splitlines(keepends=True) if self.is_in_key else [text])
-        shown = ""
-        while self.is_in_key and (line := next(lines, "")):
-            shown += self._line_of_key(line)
-        rest = "".join(lines)
-        if OPEN_KEY.search(rest):
-            self._lines_left = MOST_LINES_BETWEEN
-        return shown + redact(rest)
-
-    def _line_of_key(self, line: str) -> str:
-        shown = redact(BASE64.sub(HIDDEN, line))
-        self._lines_left = self._lines_left - 1 if shown == line else MOST_LINES_BETWEEN
-        if "-----END" in line and not OPEN_KEY.search(line):
-            self._lines_left = 0
-        return shown
-
-
-class LinesWithoutSecrets:
-    """Collects text until a line is complete, so that a secret in two pieces is hidden; CR ends a line, too.
-
-    Several threads may write. A line of more than `LONGEST_LINE` characters is written in pieces.
-    """
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-        self._redact = Redaction()
-        self._lock = threading.RLock()  # a signal handler may print while its thread holds the lock
-        self._incomplete: list[str] = []
-        self._size = 0
-        self._shown = ""
-        """What was written of the incomplete line."""
-
-    def write(self, text: str) -> int:
-        with self._lock:
-            end = max(text.rfind("\n"), text.rfind("\r")) + 1
-            if end:
-                self._append(text[:end])
-                self.close()
-            if end < len(text):
-                self._append(text[end:])
-            if self._size > LONGEST_LINE:
-                self.close()
-        return len(text)
-
-    def show(self) -> None:
-        """Write the incomplete line so far, except for a last word, which may go on and be a secret."""
-        with self._lock:
-            if self._redact.is_in_key or self._size > MOST_CONTEXT:
-                return
-            line = "".join(self._incomplete)
-            self._incomplete = [line]
-            if "\x1b" in line:  # a display that moves the cursor; half a control sequence would break it
-                return
-            end = _end_of_words(line)
-            shown = redact(line[:end])
-            if len(shown) > len(self._shown) and shown.startswith(self._shown):
-                self._write(shown[len(self._shown) :])
-                self._shown = shown
-            if end > 2 * CONTEXT:
-                self._forget(line, end)
-
-    def close(self) -> None:
-        with self._lock:
-            text, self._incomplete, self._size = "".join(self._incomplete), [], 0
-            shown, self._shown = self._shown, ""
-            if text and (whole := self._redact(text)):
-                # Later words may hide earlier ones, as in a pair of name and value.
-                self._write(whole[len(shown) :] if whole.startswith(shown) else f"\n{whole}")
-
-    def _append(self, text: str) -> None:
-        self._incomplete.append(text)
-        self._size += len(text)
-
-    def _forget(self, line: str, end: int) -> None:
-        """Forget the written beginning of a line, or each flush would redact the whole line again."""
-        cut = _end_of_words(line[: end - CONTEXT])
-        first, rest = redact(line[:cut]), redact(line[cut:end])
-        # At another cut a secret might begin before it and end after it.
-        if first + rest == self._shown:
-            self._incomplete, self._shown, self._size = [line[cut:]], rest, len(line) - cut
-
-
-class RedactingStream(LinesWithoutSecrets):
-    """A terminal or a pipe that redacts what is printed, by lines, or by words where a line is flushed."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        super().__init__(stream.write)
-        self._stream = stream
-
-    def __enter__(self) -> "RedactingStream":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-        self._stream.flush()
-
-    def flush(self) -> None:
-        self.show()
-        self._stream.flush()
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-def pass_on(source: int, target: int, secrets: Iterable[str]) -> None:
-    """Copy lines from one descriptor to another without secrets, those given among them; close the first one."""
-    for secret in secrets:
-        _remember(secret)
-    redacted = Redaction()
-    with open(source, encoding="utf-8", errors="replace", newline="") as lines:
-        for line in iter(lambda: lines.readline(LONGEST_LINE), ""):
-            data = redacted(line).encode(errors="replace")
-            while data:
-                data = data[os.write(target, data) :]
-
-
-def _end_of_words(line: str) -> int:
-    """Return where the last word of a line begins, or a known secret whose beginning the line ends with."""
-    ends = SPACE if SUSPICIOUS.search(line, max(0, len(line) - NEAR)) else END_OF_WORD
-    found = ends.match(line)
-    end = found.end() if found else 0
-    begun = [
-        length
-        for secret in known_secrets()
-        for length in range(1, len(secret))
-        if line.endswith(secret[:length], 0, end)
-    ]
-    return end - max(begun, default=0)
 
 
 def _secret_error(path: str) -> SecretError:
@@ -380,7 +218,8 @@ def _mapped(document: Any, change: Callable[[str], str]) -> Any:
 _remembered: frozenset[str] = frozenset()
 
 
-def _remember(secret: str) -> None:
+def remember(secret: str) -> None:
+    """Let this process hide a secret wherever it appears later."""
     global _remembered
     if len(secret) >= SHORTEST_SECRET and secret not in _remembered:
         _remembered |= {secret}
@@ -391,7 +230,34 @@ def _secrets_of(environment: frozenset[tuple[str, str]], remembered: frozenset[s
     found = {value for name, value in environment if ENVIRONMENT_NAME.search(name) and len(value) >= SHORTEST_SECRET}
     # The path of a secret is not secret, and hiding paths would make logs useless.
     found = {value for value in found if not value.startswith("/")} | remembered
-    # Output comes line by line, and in JSON and `repr` some characters are escaped.
-    found |= {line.strip() for value in found for line in value.splitlines() if len(line.strip()) >= SHORTEST_SECRET}
-    found |= {urllib.parse.quote(value, safe="") for value in found} | {json.dumps(value)[1:-1] for value in found}
+    found |= {line for value in found for part in _secret_parts(value) for line in _secret_lines(part)}
+    found |= {form for value in found for form in (urllib.parse.quote(value, safe=""), *_escaped(value))}
     return tuple(sorted(found, key=len, reverse=True))
+
+
+def _secret_parts(value: str) -> list[str]:
+    """Return the secret fields of a JSON document, such as a service account's; otherwise the value itself."""
+    try:
+        document = json.loads(value)
+    except ValueError:
+        return [value]
+    parts: list[str] = []
+
+    def collect(item: Any) -> None:
+        if isinstance(item, dict):
+            parts.extend(text for name, text in item.items() if isinstance(text, str) and SECRET_FIELD.search(name))
+        for inner in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
+            collect(inner)
+
+    collect(document)
+    return parts or [value]
+
+
+def _secret_lines(value: str) -> list[str]:
+    """Return the lines of a secret, because output comes line by line, without the frame of a private key."""
+    lines = [line.strip() for line in (value, *value.splitlines())]
+    return [line for line in lines if len(line) >= SHORTEST_SECRET and not re.fullmatch("-----[^-]*-----", line)]
+
+
+def _escaped(value: str) -> tuple[str, str]:
+    return json.dumps(value)[1:-1], repr(value)[1:-1]

@@ -25,6 +25,7 @@ from runtime.model.model import STACKED, Model, Params, abstract_params, leaves_
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 TOKENIZER = "tokenizer.json"
+GENERATION = "generation_config.json"
 MAX_SHARD_SIZE_IN_BYTES = 5_000_000_000
 
 
@@ -71,9 +72,9 @@ def write_model(
     generation_json = {"bos_token_id": bos_token_id, "do_sample": False}
     generation_json |= {"eos_token_id": eos_token_id, "pad_token_id": eos_token_id}
     _write_json(folder, CONFIG, config_json)
-    _write_json(folder, "generation_config.json", generation_json)
+    _write_json(folder, GENERATION, generation_json)
     weights = _write_weights(folder, config.build(), params, DTYPES[dtype], max_shard_size_in_bytes)
-    return (CONFIG, "generation_config.json", *weights)
+    return (CONFIG, GENERATION, *weights)
 
 
 def exported_tokenizer(
@@ -154,7 +155,7 @@ def read_model_files(files: Mapping[str, str], source: str, *, as_stored: bool =
     tokenizer = _tokenizer(files[TOKENIZER])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    special_tokens, ends = _special_tokens(document, config_file, files.get(chat_template.CONFIG), tokenizer)
+    special_tokens, ends = _special_tokens(document, files, tokenizer)
     model = config.build()
     leaves = stored_leaves(files, model)
     dtype = None if as_stored else jnp.float32
@@ -171,28 +172,54 @@ def _tokenizer(file: str) -> Tokenizer:
 
 
 def _special_tokens(
-    document: Mapping[str, Any], config_file: str, tokenizer_config: str | None, tokenizer: Tokenizer
+    document: Mapping[str, Any], files: Mapping[str, str], tokenizer: Tokenizer
 ) -> tuple[SpecialTokens, tuple[int, ...]]:
     """Return EOS and BOS as `transformers` reads them, and all tokens that end a text.
 
-    The tokenizer's own description goes before the model's, which often names a BOS that no text has.
+    The tokenizer's own description goes before the model's, which often names a BOS that no text has. The tokens that
+    end a text are those of generation_config.json, where it names any.
     """
-    named = document.get("eos_token_id")
-    ends = tuple(named) if isinstance(named, list) else () if named is None else (named,)
+    named = _token_ids(document, "eos_token_id", files[CONFIG])
+    generation = read_json(files[GENERATION]) if GENERATION in files else {}
+    ends = _token_ids(generation, "eos_token_id", files.get(GENERATION, "")) or named
     if not ends:
-        raise InteropError(f"{config_file}: has no eos_token_id, so no text would end; add it.")
-    eos, bos = ends[0], document.get("bos_token_id")
-    described = {} if tokenizer_config is None else read_json(tokenizer_config)
-    texts = {name: described[name] for name in ("eos_token", "bos_token") if name in described}
+        raise InteropError(f"{files[CONFIG]}: has no eos_token_id, so no text would end; add it.")
+    described_in = files.get(chat_template.CONFIG)
+    described = {} if described_in is None else read_json(described_in)
     ids = {
-        name: None if text is None else tokenizer.token_to_id(text["content"] if isinstance(text, dict) else text)
-        for name, text in texts.items()
+        role: _described_id(described[role], role, str(described_in), tokenizer)
+        for role in ("eos_token", "bos_token")
+        if role in described
     }
-    if ids.get("eos_token") is not None:
-        eos = ids["eos_token"]
-    if "bos_token" in ids:
-        bos = ids["bos_token"]
+    eos = ids.get("eos_token")
+    eos = (named or ends)[0] if eos is None else eos
+    bos = next(iter(_token_ids(document, "bos_token_id", files[CONFIG])), None)
+    bos = ids.get("bos_token", bos)
     return SpecialTokens(eos, bos), tuple(dict.fromkeys((eos, *ends)))
+
+
+def _token_ids(document: Mapping[str, Any], field: str, file: str) -> list[int]:
+    value = document.get(field)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(token) is int for token in ids):
+        raise InteropError(f"{file}: {field} is {value!r}, neither an id nor a list of ids; correct it.")
+    return ids
+
+
+def _described_id(token: Any, role: str, file: str, tokenizer: Tokenizer) -> int | None:
+    """Return the id of a token that tokenizer_config.json names by its text, or None where it names none."""
+    text = token.get("content") if isinstance(token, dict) else token
+    if token is None:
+        return None
+    if not isinstance(text, str):
+        raise InteropError(f'{file}: {role} is {token!r}, neither a text nor {{"content": TEXT}}; correct it.')
+    found = tokenizer.token_to_id(text)
+    if found is None:
+        raise InteropError(
+            f"{file}: {role} {text!r} is no token of {TOKENIZER}. `transformers` would give it a new id, which the "
+            f"model was not trained with; name a token of {TOKENIZER}, or null."
+        )
+    return found
 
 
 def _template(files: Mapping[str, str], source: str) -> ChatTemplate | None:

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
 from runtime.text.extraction.damage import as_damage, open_stored, store_failures_raised
-from runtime.text.extraction.extracted import DamagedFileError
+from runtime.text.extraction.extracted import DamagedFileError, Unreadable
 from runtime.text.extraction.formats import Format, Unit
+from runtime.text.extraction.guard import Guard
 from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked, memory_bound, time_limit, unpack_zstd
 
 ZIP_SUFFIXES = (".whl", ".zip")
@@ -84,6 +85,22 @@ def list_units(
         for group in _groups([(member, sizes[member]) for member in sorted(sizes) if covers(format_, member)], limit)
     ]
     return Listing(units, damage)
+
+
+def list_zip(
+    guard: Guard, path: str, name: str, formats: Sequence[Format], *, unit_bytes: int, limits: Limits = DEFAULTS
+) -> Listing:
+    """List the members of a zip archive as `list_units` does; the guard reads the archive's directory as a whole."""
+    (found,) = guard(_listings, path, name, formats, unit_bytes, limits, anchor="", name=path, data=b"")
+    if isinstance(found, Unreadable):
+        return Listing([], f"{path}: the list of its members {found.reason}. Leave the file out, or raise `limits`.")
+    return cast(Listing, found)
+
+
+def _listings(
+    path: str, name: str, formats: Sequence[Format], unit_bytes: int, limits: Limits
+) -> Iterator[Listing | Unreadable]:
+    yield list_units(path, name, formats, unit_bytes=unit_bytes, limits=limits)
 
 
 def covers(format_: Format, name: str) -> bool:

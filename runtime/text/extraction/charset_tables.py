@@ -1,4 +1,4 @@
-"""Characters that browsers read in legacy charsets, and Python's codecs do not or otherwise (WHATWG Encoding)."""
+"""Characters of legacy charsets that Python's codecs lack, or read unlike browsers do (WHATWG Encoding)."""
 
 
 def _numbered(runs: str) -> dict[bytes, str]:

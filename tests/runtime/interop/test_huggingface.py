@@ -372,8 +372,50 @@ def test_a_config_without_an_end_of_text_is_refused(tmp_path):
     tokenizer_file(tmp_path / "tokenizer.json")
     document = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**document, "eos_token_id": None}))
+    (tmp_path / "generation_config.json").unlink()
     with expect_error(InteropError):
         read_model(str(tmp_path))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with a model whose EOS is 0 and BOS is 1."""
+    write_model(str(tmp_path), model(), CONFIG, LLAMA2_ROPE, SpecialTokens(0, 1), dtype="float32")
+    tokenizer_file(tmp_path / "tokenizer.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"), [([0, 7], (0, 7)), ([7, 9], (0, 7, 9)), (7, (0, 7)), (None, (0,))], ids=str
+)
+def test_the_tokens_that_end_a_text_are_those_of_the_generation_config(folder, ids, expected):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    read = read_model(str(folder))
+    assert read.end_token_ids == expected and read.special_tokens == SpecialTokens(0, 1)
+
+
+def test_without_an_end_of_text_in_the_config_the_generation_config_names_it(folder):
+    document = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**document, "eos_token_id": None}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
+    read = read_model(str(folder))
+    assert read.special_tokens.eos_token_id == 7 and read.end_token_ids == (7, 9)
+
+
+@pytest.mark.parametrize("role", ["eos_token", "bos_token"])
+def test_a_special_token_that_is_malformed_or_unknown_is_refused(folder, role):
+    for token in ({"x": 1}, ["<s>"], 7, "<no token>", {"content": "<no token>"}):
+        (folder / "tokenizer_config.json").write_text(json.dumps({role: token}))
+        with expect_error(InteropError):
+            read_model(str(folder))
+    (folder / "tokenizer_config.json").write_text(json.dumps({role: None}))
+    assert read_model(str(folder)).special_tokens == SpecialTokens(0, 1 if role == "eos_token" else None)
+
+
+def test_an_id_that_is_no_number_is_refused(folder):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ["</s>"]}))
+    with expect_error(InteropError):
+        read_model(str(folder))
 
 
 def test_a_minimal_config_means_what_transformers_takes_it_to_mean():
