@@ -114,6 +114,7 @@ class _Finder:
     """Those that hold only such objects in turn."""
     known_imports: list[ast.Import | ast.ImportFrom] = dataclasses.field(default_factory=list)
     """Imports that every import of the module executes; others lie in functions that are called, and in classes."""
+    given: set[str] = dataclasses.field(default_factory=set)
     inner_functions: set[str] = dataclasses.field(default_factory=set)
 
     def effects(self) -> Effects:
@@ -169,7 +170,7 @@ class _Finder:
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                     if isinstance(node, ast.Lambda) or (not self.is_top and node in statements):
-                        self.local.update(parameters(node.args))
+                        self.given.update(parameters(node.args))
                     if isinstance(node, _FUNCTIONS) and (node not in statements):
                         self.local.add(node.name)
                         self.inner_functions.add(node.name)
@@ -183,9 +184,10 @@ class _Finder:
                     values.setdefault(ast.unparse(name), []).append(value)
                 case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
                     values.setdefault(name, [])
+        self.local |= self.given
         if not self.is_top or isinstance(statements[0], ast.ClassDef):
             self.local.update(name for name in values if name.isidentifier())
-            self._find_made({name: each for name, each in values.items() if each}, nodes)
+            self._find_made({name: each for name, each in values.items() if each and name not in self.given}, nodes)
 
     def _find_made(self, values: dict[str, list[ast.expr | None]], nodes: list[ast.AST]) -> None:
         """Find the names whose objects the code has made, by all values that it gives them."""
@@ -288,8 +290,8 @@ class _Finder:
         return name in (self.made if depth == 1 else self.deep)
 
     def _ask(self, name: ast.Name) -> None:
-        plain = plain_names(self.module) - unsafe_names(self.module)
-        if name.id not in self.local | plain:
+        is_plain = name.id in plain_names(self.module) and name.id not in unsafe_names(self.module)
+        if name.id not in self.local and not is_plain:
             self.asked.update(dict.fromkeys((target, ()) for target in self.module.targets(name.id)))
 
     def _ask_attribute(self, attribute: ast.Attribute) -> None:
