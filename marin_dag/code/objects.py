@@ -69,6 +69,24 @@ def is_plain_value(module: Module, node: ast.expr, plain: Iterable[str]) -> bool
     return isinstance(node, _DISPLAYS)
 
 
+def is_data(module: Module, value: ast.expr) -> bool:
+    """Return whether a value surely holds no function and no object of the project."""
+    nodes = nodes_of(value)
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    inside = {id(node) for function in called for node in nodes_of(function)}
+    names = [node for node in nodes if isinstance(node, ast.Name) and id(node) not in inside]
+    return (
+        not any(isinstance(node, ast.Lambda) for node in nodes)
+        and all(is_plain_value(module, name, ()) for name in names)
+        and all(is_plain_value(module, each, ()) or _is_of_a_package(module, each) for each in called)
+    )
+
+
+def _is_of_a_package(module: Module, function: ast.expr) -> bool:
+    targets = targets_of(module, function)
+    return bool(targets) and all(is_pure(written(each)) for each in targets)
+
+
 def is_bound(module: Module, name: str) -> bool:
     return name in module.definitions or name in module.imports
 

@@ -64,9 +64,10 @@ _CHANGING = frozenset({
 })  # fmt: skip
 _READING_KINDS = (str, bytes, tuple, frozenset, int, float, complex, range, list, dict, set, re.Pattern, re.Match)
 _READING_ARRAYS = frozenset({
-    "all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "elements", "getChild", "getEffectiveLevel",
-    "isEnabledFor", "isoformat", "item", "joinpath", "max", "mean", "min", "most_common", "prod", "ravel",
-    "relative_to", "reshape", "resolve", "round", "std", "sum", "tobytes", "tolist", "transpose", "view", "with_name",
+    "T", "all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "dtype", "elements", "getChild",
+    "getEffectiveLevel", "isEnabledFor", "isoformat", "item", "itemsize", "joinpath", "max", "mean", "min",
+    "most_common", "name", "nbytes", "ndim", "parent", "parts", "prod", "ravel", "relative_to", "reshape", "resolve",
+    "round", "shape", "size", "std", "stem", "suffix", "sum", "tobytes", "tolist", "transpose", "view", "with_name",
     "with_suffix",
 })  # fmt: skip
 STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
@@ -74,7 +75,7 @@ STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
 CONFIGURABLE = frozenset({"jax", "numpy", "pandas", "torch"})
 """Packages the results of whose functions depend on earlier settings."""
 READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - _CHANGING | _READING_ARRAYS
-"""Methods that change no object of Python or of packages; any other method may change its object."""
+"""Attributes and methods that change no object of Python or of packages; any other method may change its object."""
 
 
 def is_pure_builtin(name: str) -> bool:
