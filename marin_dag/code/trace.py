@@ -225,11 +225,14 @@ class Traces:
         return [LOUD] if (inner := self._effects_of(called)) is None else inner
 
     def _attributes(self, called: Called) -> tuple[str, ...]:
-        """Return the attributes of a dotted name after that of its definition."""
-        target, chain = called
-        while chain and self._is_own_module(target):
-            target, chain = Target(written((target, ())), chain[0]), chain[1:]
-        return chain
+        """Return the attributes of a dotted name after that of its definition, those of its aliases first."""
+        aliases = [each for place in self._places(called) for each in self._sources.definition(place).alias or ()]
+        found: tuple[str, ...] = ()
+        for target, chain in (*aliases, called):
+            while chain and self._is_own_module(target):
+                target, chain = Target(written((target, ())), chain[0]), chain[1:]
+            found += chain
+        return found
 
     def _is_field(self, called: Called, found: list[Definition], attributes: tuple[str, ...]) -> bool:
         """Return whether some attributes lead to data: to a field of an instance or class, or a member of an enum."""
@@ -277,8 +280,8 @@ class Traces:
             return [] if not target.is_certain and is_pure_builtin(path[0]) else None
         if path[-1] in READERS and all(each.is_plain for each in found):
             return []
-        names = {place.name for place in places}
-        is_whole = path[-1] in names or len(places) > len(found)
+        names = {place.name for place in places if self._sources.definition(place).alias is None}
+        is_whole = path[-1] in names or not self._attributes(called)
         return [each.effects for each in found] if is_whole and all(each.is_callable for each in found) else None
 
     def _with_bases(self, definitions: Iterable[Definition]) -> Iterator[Definition]:
