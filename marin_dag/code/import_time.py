@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, TYPE, Effects, Statement
-from marin_dag.code.methods import CONSTRUCTORS, answers, is_accessor, is_enum, is_setter, makes
+from marin_dag.code.methods import CONSTRUCTORS, FACTORIES, answers, is_accessor, is_enum, is_setter, makes
 from marin_dag.code.objects import (
     Called,
     is_bound,
@@ -111,7 +111,7 @@ class _Finder:
     made: set[str] = dataclasses.field(default_factory=set)
     """Local names, and attributes of `self`, of objects that the code itself has made, and may therefore change."""
     deep: set[str] = dataclasses.field(default_factory=set)
-    """Those that hold only such objects in turn."""
+    """Names among `made` whose objects hold only such objects in turn."""
     known_imports: list[ast.Import | ast.ImportFrom] = dataclasses.field(default_factory=list)
     """Imports that every import of the module executes; others lie in functions that are called, and in classes."""
     given: set[str] = dataclasses.field(default_factory=set)
@@ -140,7 +140,7 @@ class _Finder:
                 keywords = [each for each in nodes_of(item) if isinstance(each, ast.keyword)]
                 if isinstance(item, ast.AnnAssign):
                     self._ask_types(item.annotation)
-                factories = [each.value for each in keywords if each.arg in ("default_factory", "factory", "init")]
+                factories = [each.value for each in keywords if each.arg in FACTORIES]
                 for factory in factories:
                     if not isinstance(factory, ast.Constant):
                         self._call(factory)
