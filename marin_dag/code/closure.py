@@ -102,7 +102,7 @@ class Closures:
         is_documented = any(scanned.reads.documentation for scanned in reached.all_scans())
         reads_logs = any(scanned.text_reads.logs for scanned in reached.all_scans())
         touched = {name for module in reached.loaded for name in self._traces.touched(module)}
-        hears_exceptions = any(
+        reads_exceptions = any(
             scanned.text_reads.exceptions or not self._only_keep(scanned.text_reads.wrappers, touched)
             for scanned in reached.all_scans()
         )
@@ -117,7 +117,7 @@ class Closures:
                 parts += [
                     ascii(each.texts)
                     for each in scanned.messages.raised
-                    if hears_exceptions or not self._only_keep(each.errors, touched)
+                    if reads_exceptions or not self._only_keep(each.errors, touched)
                 ]
             digests[name] = parts[0] if len(parts) == 1 else _hash(*parts)
         if is_documented:

@@ -145,7 +145,7 @@ def values_of(module: Module, name: str) -> list[ast.expr | None]:
 def is_own(module: Module, name: str, depth: int) -> bool:
     """Return whether no other module holds what `depth` attributes and items lead to from a name of the module.
 
-    What a class or function of the project returns is held to be own: the caller asks for it.
+    The result of a class or function of the project counts as own: the caller asks for that function's effects.
     """
     if depth < 2 and all(isinstance(each, ast.FunctionDef | ast.ClassDef) for each in module.definitions[name]):
         return name not in module.imports
