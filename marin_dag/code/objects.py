@@ -117,6 +117,8 @@ def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
             return True
         case ast.Call(func=ast.Name(id=name)) if name in PLAIN_BUILTINS and not is_bound(module, name):
             return True
+        case ast.Call(keywords=keywords) if any(each.arg == "copy" for each in keywords):
+            return False
         case ast.Call(func=function):
             names = [written(called) for called in targets_of(module, function)]
             is_copy = isinstance(function, ast.Attribute) and function.attr in _COPYING
@@ -160,6 +162,8 @@ def _may_be_own(module: Module, value: ast.expr) -> bool:
         case ast.Name(id=name) if name in module.definitions and name not in module.imports:
             others = values_of(module, name)
             return not any(isinstance(each, ast.Name) for each in others) and is_own(module, name, 1)
+        case ast.Call(keywords=keywords) if any(each.arg == "copy" for each in keywords):
+            return False
         case ast.Call(func=function) if targets := targets_of(module, function):
             return not any(shares(written(target)) for target in targets)
     return is_fresh(module, value, ())

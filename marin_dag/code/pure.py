@@ -57,6 +57,14 @@ _SHARING = frozenset({
     "reshape", "squeeze", "swapaxes", "transpose", "view",
 })  # fmt: skip
 """Functions of packages whose results are, or show, their arguments."""
+_MAKING_ARRAYS = frozenset({
+    "abs", "add", "append", "arange", "argsort", "array", "bincount", "clip", "concatenate", "copy", "cumprod",
+    "cumsum", "default_rng", "delete", "diff", "divide", "dot", "empty", "empty_like", "exp", "eye", "full",
+    "full_like", "geomspace", "hstack", "identity", "insert", "linspace", "log", "logspace", "matmul", "maximum",
+    "minimum", "multiply", "ones", "ones_like", "outer", "power", "repeat", "roll", "sort", "sqrt", "stack", "subtract",
+    "tile", "tril", "triu", "unique", "vstack", "where", "zeros", "zeros_like",
+})  # fmt: skip
+"""Functions of NumPy whose results share no numbers with their arguments."""
 _CHANGING = frozenset({
     "add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update", "mkdir",
     "open", "pop", "popitem", "remove", "rename", "reverse", "rmdir", "setdefault", "sort",
@@ -109,6 +117,8 @@ def is_plain(dotted: str) -> bool:
 def shares(dotted: str) -> bool:
     """Return whether others may hold the result of calling a dotted name, as with `logging.getLogger`."""
     last = dotted.rpartition(".")[2]
+    if dotted.startswith("numpy."):
+        return last not in _MAKING_ARRAYS
     return last in _SHARING or last.startswith("get")
 
 
