@@ -44,7 +44,7 @@ _OPERATIONS = frozenset({
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CLASS_MAKERS = frozenset({"create_model", "make_dataclass", "new_class", "type"})
 """Functions that make a class below bases among their arguments."""
-_FUNCTION_KEYWORDS = ("func", "function", "key", "repl")
+_FUNCTION_KEYWORDS = ("func", "function", "key", "object_hook", "object_pairs_hook", "repl")
 
 
 def statement_of(module: Module, statement: ast.stmt) -> Statement:
