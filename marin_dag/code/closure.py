@@ -102,7 +102,7 @@ class Closures:
         is_documented = any(scanned.reads.documentation for scanned in reached.all_scans())
         reads_logs = any(scanned.text_reads.logs for scanned in reached.all_scans())
         touched = {name for module in reached.loaded for name in self._traces.touched(module)}
-        hears_exceptions = any(
+        reads_exceptions = any(
             scanned.text_reads.exceptions or not self._only_keep(scanned.text_reads.wrappers, touched)
             for scanned in reached.all_scans()
         )
@@ -117,7 +117,7 @@ class Closures:
                 parts += [
                     ascii(each.texts)
                     for each in scanned.messages.raised
-                    if hears_exceptions or not self._only_keep(each.errors, touched)
+                    if reads_exceptions or not self._only_keep(each.errors, touched)
                 ]
             digests[name] = parts[0] if len(parts) == 1 else _hash(*parts)
         if is_documented:
@@ -197,7 +197,9 @@ class Closures:
         for name in scanned.guarded:
             yield from self._all_of(name, set())
         reached.optional.update(scanned.optional)
-        named = list(self._named_by(scanned.reads.modules))
+        # Only code that imports by name reaches all modules of a package that a text names.
+        imports = any("import_module" in what or "pkgutil" in what for what in scanned.opaque)
+        named = list(self._named_by(scanned.reads.modules, is_certain=imports))
         reached.optional.update(
             each.target.module for each in named if each.target.attribute is None and not each.chain
         )
@@ -209,7 +211,7 @@ class Closures:
             self._add_files(place, scanned, reached)
             for script in (each for each in reached.files.keys() - known if each.suffix == ".sh"):
                 text = (self.sources.content(script) or b"").decode(errors="replace")
-                for reference in self._named_by(modules_run_by(text)):
+                for reference in self._named_by(modules_run_by(text), is_certain=False):
                     yield from self._load(reference.target.module, reached.loaded)
                     yield from self.sources.resolve(reference, reached.opaque)
 
@@ -229,9 +231,17 @@ class Closures:
 
     def _is_schema(self, place: Place) -> bool:
         """Return whether a class, or one of its bases, decides how models read or write other values."""
-        definition = self.sources.definition(place)
-        bases = [each for base in definition.bases for each in self.sources.resolve(base, set())]
-        return definition.is_schema or any(each != place and self._is_schema(each) for each in bases)
+        pending, seen = [place], set()
+        while pending:
+            each = pending.pop()
+            if (each.module, each.name) in seen:
+                continue
+            seen.add((each.module, each.name))
+            definition = self.sources.definition(each)
+            if definition.is_schema:
+                return True
+            pending += [found for base in definition.bases for found in self.sources.resolve(base, set())]
+        return False
 
     def _load(self, module: str, loaded: set[str]) -> Iterator[Place]:
         """Yield what importing a module does that other code can see, and importing all that it imports in turn."""
@@ -259,7 +269,7 @@ class Closures:
         if last not in module.definitions and last not in module.imports:
             yield Place(parent, "__getattr__", Aspect.FULL)
 
-    def _named_by(self, texts: Iterable[str]) -> Iterator[Reference]:
+    def _named_by(self, texts: Iterable[str], *, is_certain: bool) -> Iterator[Reference]:
         """Yield the modules of the project, and what in them, that texts name."""
         for text in texts:
             name, _, attributes = text.partition(":")
@@ -267,7 +277,7 @@ class Closures:
             while name and self.sources.is_first_party(name):
                 module = self.sources.module(name)
                 if module is not None:
-                    yield Reference(Target(name, None), chain, Aspect.FULL)
+                    yield Reference(Target(name, None, is_certain or bool(chain)), chain, Aspect.FULL)
                     if SCRIPT in module.definitions:
                         yield Reference(Target(name, SCRIPT), (), Aspect.FULL)
                     if module.is_package:  # `python -m PACKAGE` runs its `__main__.py`

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, TYPE, Effects, Statement
-from marin_dag.code.methods import CONSTRUCTORS, answers, is_accessor, is_enum, is_setter, makes
+from marin_dag.code.methods import CONSTRUCTORS, FACTORIES, answers, is_accessor, is_enum, is_setter, makes
 from marin_dag.code.objects import (
     Called,
     is_bound,
@@ -44,7 +44,7 @@ _OPERATIONS = frozenset({
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CLASS_MAKERS = frozenset({"create_model", "make_dataclass", "new_class", "type"})
 """Functions that make a class below bases among their arguments."""
-_FUNCTION_KEYWORDS = ("func", "function", "key", "repl")
+_FUNCTION_KEYWORDS = ("func", "function", "key", "object_hook", "object_pairs_hook", "repl")
 
 
 def statement_of(module: Module, statement: ast.stmt) -> Statement:
@@ -111,9 +111,10 @@ class _Finder:
     made: set[str] = dataclasses.field(default_factory=set)
     """Local names, and attributes of `self`, of objects that the code itself has made, and may therefore change."""
     deep: set[str] = dataclasses.field(default_factory=set)
-    """Those that hold only such objects in turn."""
+    """Names among `made` whose objects hold only such objects in turn."""
     known_imports: list[ast.Import | ast.ImportFrom] = dataclasses.field(default_factory=list)
     """Imports that every import of the module executes; others lie in functions that are called, and in classes."""
+    given: set[str] = dataclasses.field(default_factory=set)
     inner_functions: set[str] = dataclasses.field(default_factory=set)
 
     def effects(self) -> Effects:
@@ -139,7 +140,7 @@ class _Finder:
                 keywords = [each for each in nodes_of(item) if isinstance(each, ast.keyword)]
                 if isinstance(item, ast.AnnAssign):
                     self._ask_types(item.annotation)
-                factories = [each.value for each in keywords if each.arg in ("default_factory", "factory", "init")]
+                factories = [each.value for each in keywords if each.arg in FACTORIES]
                 for factory in factories:
                     if not isinstance(factory, ast.Constant):
                         self._call(factory)
@@ -169,7 +170,7 @@ class _Finder:
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                     if isinstance(node, ast.Lambda) or (not self.is_top and node in statements):
-                        self.local.update(parameters(node.args))
+                        self.given.update(parameters(node.args))
                     if isinstance(node, _FUNCTIONS) and (node not in statements):
                         self.local.add(node.name)
                         self.inner_functions.add(node.name)
@@ -183,9 +184,10 @@ class _Finder:
                     values.setdefault(ast.unparse(name), []).append(value)
                 case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
                     values.setdefault(name, [])
+        self.local |= self.given
         if not self.is_top or isinstance(statements[0], ast.ClassDef):
             self.local.update(name for name in values if name.isidentifier())
-            self._find_made({name: each for name, each in values.items() if each}, nodes)
+            self._find_made({name: each for name, each in values.items() if each and name not in self.given}, nodes)
 
     def _find_made(self, values: dict[str, list[ast.expr | None]], nodes: list[ast.AST]) -> None:
         """Find the names whose objects the code has made, by all values that it gives them."""
@@ -288,8 +290,8 @@ class _Finder:
         return name in (self.made if depth == 1 else self.deep)
 
     def _ask(self, name: ast.Name) -> None:
-        plain = plain_names(self.module) - unsafe_names(self.module)
-        if name.id not in self.local | plain:
+        is_plain = name.id in plain_names(self.module) and name.id not in unsafe_names(self.module)
+        if name.id not in self.local and not is_plain:
             self.asked.update(dict.fromkeys((target, ()) for target in self.module.targets(name.id)))
 
     def _ask_attribute(self, attribute: ast.Attribute) -> None:

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from marin_dag.code.syntax import Target, dotted, nodes_of
+from marin_dag.code.syntax import Target, dotted, loaded_by, nodes_of
 
 LOG_METHODS = frozenset({"critical", "debug", "error", "exception", "info", "warning"})
 _OUTPUT_READERS = frozenset({
@@ -18,8 +18,8 @@ _OUTPUT_READERS = frozenset({
 """Names of what reads the output of a program, or the constants of code."""
 _LOG_READERS = _OUTPUT_READERS | {
     "addFilter", "addHandler", "assertLogs", "basicConfig", "captureWarnings", "dictConfig", "fileConfig", "Filter",
-    "filters", "getLoggerClass", "Handler", "handlers", "lastResort", "LoggerAdapter", "loggerClass", "LogRecord",
-    "mock", "monkeypatch", "patch", "setLoggerClass", "setLogRecordFactory",
+    "getLoggerClass", "Handler", "handlers", "lastResort", "LoggerAdapter", "loggerClass", "LogRecord",
+    "monkeypatch", "setLoggerClass", "setLogRecordFactory",
 }  # fmt: skip
 """Names of what reads log records, or the output to which they go."""
 _EXCEPTION_READERS = _OUTPUT_READERS | {
@@ -141,6 +141,7 @@ def text_reads_of(statements: Iterable[ast.stmt], meaning: Meaning) -> TextReads
     is_read = False
     for statement in statements:
         names.update(_names_in(statement))
+        names.update("monkeypatch" for _ in _patches_in(statement, meaning))
         handlers = [node for node in nodes_of(statement) if isinstance(node, ast.ExceptHandler) and node.name]
         loggers = _local_loggers(statement, meaning) if handlers else set()
         for handler in handlers:
@@ -150,6 +151,24 @@ def text_reads_of(statements: Iterable[ast.stmt], meaning: Meaning) -> TextReads
     is_logged = bool(names & _LOG_READERS)  # a log that is read has the texts of the exceptions that are logged
     reads_errors = is_logged or is_read or bool(names & _EXCEPTION_READERS)
     return TextReads(is_logged, reads_errors, tuple(wrappers), bool(names & _FRAME_READERS))
+
+
+_PATCHING = frozenset({"mock", "pytest", "unittest"})
+"""Packages that patch functions of others."""
+
+
+def _patches_in(statement: ast.stmt, meaning: Meaning) -> Iterator[ast.AST]:
+    """Yield the nodes that name a package that patches, or the filters of a logger."""
+    is_logger_made = any(getattr(node, "attr", getattr(node, "id", "")) == "getLogger" for node in nodes_of(statement))
+    for node in nodes_of(statement):
+        match node:
+            case ast.Import(names=[*_]) | ast.ImportFrom(module=str()):
+                if not _PATCHING.isdisjoint(name.partition(".")[0] for name in loaded_by(node, "")):
+                    yield node
+            case ast.Name() if any(each.module.partition(".")[0] in _PATCHING for each in meaning(node)):
+                yield node
+            case ast.Attribute(value=logger, attr="filters") if is_logger_made or _is_logger(logger, set(), meaning):
+                yield node
 
 
 def _names_in(statement: ast.stmt) -> Iterator[str]:

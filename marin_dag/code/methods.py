@@ -4,17 +4,22 @@ import ast
 
 CONSTRUCTORS = (
     "__init__",
+    "__check_init__",
     "__post_init__",
     "model_post_init",
     "__new__",
     "__set_name__",
     "__attrs_post_init__",
     "__del__",
+    "_generate_next_value_",
+    "_missing_",
 )
+FACTORIES = ("converter", "default_factory", "factory", "init")
+"""Arguments of a field that are called when an instance is made."""
 
 
 def is_accessor(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Attribute) and decorator.attr in ("setter", "getter", "deleter")
+    return is_setter(decorator) or (isinstance(decorator, ast.Attribute) and decorator.attr == "getter")
 
 
 def is_enum(made: ast.ClassDef) -> bool:

@@ -69,6 +69,24 @@ def is_plain_value(module: Module, node: ast.expr, plain: Iterable[str]) -> bool
     return isinstance(node, _DISPLAYS)
 
 
+def is_data(module: Module, value: ast.expr) -> bool:
+    """Return whether a value surely holds no function and no object of the project."""
+    nodes = nodes_of(value)
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    inside = {id(node) for function in called for node in nodes_of(function)}
+    names = [node for node in nodes if isinstance(node, ast.Name) and id(node) not in inside]
+    return (
+        not any(isinstance(node, ast.Lambda) for node in nodes)
+        and all(is_plain_value(module, name, ()) for name in names)
+        and all(is_plain_value(module, each, ()) or _is_of_a_package(module, each) for each in called)
+    )
+
+
+def _is_of_a_package(module: Module, function: ast.expr) -> bool:
+    targets = targets_of(module, function)
+    return bool(targets) and all(is_pure(written(each)) for each in targets)
+
+
 def is_bound(module: Module, name: str) -> bool:
     return name in module.definitions or name in module.imports
 
@@ -99,6 +117,8 @@ def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
             return True
         case ast.Call(func=ast.Name(id=name)) if name in PLAIN_BUILTINS and not is_bound(module, name):
             return True
+        case ast.Call(keywords=keywords) if any(each.arg == "copy" for each in keywords):
+            return False
         case ast.Call(func=function):
             names = [written(called) for called in targets_of(module, function)]
             is_copy = isinstance(function, ast.Attribute) and function.attr in _COPYING
@@ -127,7 +147,7 @@ def values_of(module: Module, name: str) -> list[ast.expr | None]:
 def is_own(module: Module, name: str, depth: int) -> bool:
     """Return whether no other module holds what `depth` attributes and items lead to from a name of the module.
 
-    What a class or function of the project returns is held to be own: the caller asks for it.
+    The result of a class or function of the project counts as own: the caller asks for that function's effects.
     """
     if depth < 2 and all(isinstance(each, ast.FunctionDef | ast.ClassDef) for each in module.definitions[name]):
         return name not in module.imports
@@ -142,6 +162,8 @@ def _may_be_own(module: Module, value: ast.expr) -> bool:
         case ast.Name(id=name) if name in module.definitions and name not in module.imports:
             others = values_of(module, name)
             return not any(isinstance(each, ast.Name) for each in others) and is_own(module, name, 1)
+        case ast.Call(keywords=keywords) if any(each.arg == "copy" for each in keywords):
+            return False
         case ast.Call(func=function) if targets := targets_of(module, function):
             return not any(shares(written(target)) for target in targets)
     return is_fresh(module, value, ())

@@ -45,16 +45,16 @@ OPAQUE_VALUES = {
     "sys.modules": "modules by name",
     **dict.fromkeys(("sys.path.append", "sys.path.extend", "sys.path.insert"), "modules of other folders"),
 }
+_SHOWING_LINES = (
+    *("co_firstlineno", "co_lines", "extract_stack", "extract_tb", "f_lineno", "format_exc", "format_exception"),
+    *("format_stack", "format_tb", "formatwarning", "lineno", "print_exc", "print_exception", "print_stack"),
+    *("print_tb", "showwarning", "tb_lineno"),
+)
 OPAQUE_ATTRIBUTES = {
     "cache_info": "calls of a cached function",
     "__subclasses__": "classes that may be defined anywhere",
     **dict.fromkeys(("__globals__", "f_globals"), "names of a module by value"),
-    **dict.fromkeys(("co_firstlineno", "co_lines", "f_lineno", "lineno", "tb_lineno"), "line numbers of code"),
-    **dict.fromkeys(("extract_stack", "extract_tb", "format_exc", "format_exception"), "line numbers of code"),
-    **dict.fromkeys(
-        ("format_stack", "format_tb", "formatwarning", "print_exc", "print_exception"), "line numbers of code"
-    ),
-    **dict.fromkeys(("print_stack", "print_tb", "showwarning"), "line numbers of code"),
+    **dict.fromkeys(_SHOWING_LINES, "line numbers of code"),
 }
 
 

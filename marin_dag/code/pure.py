@@ -22,9 +22,10 @@ PLAIN_BUILTINS = frozenset({
 })  # fmt: skip
 """Builtins whose results have no methods of a project."""
 CALLERS = frozenset({
-    "accumulate", "apply", "apply_along_axis", "cond", "dropwhile", "filter", "filterfalse", "fori_loop",
+    "accumulate", "apply", "apply_along_axis", "cond", "dropwhile", "eval_shape", "filter", "filterfalse", "fori_loop",
     "fromfunction", "frompyfunc", "groupby", "map", "max", "min", "nlargest", "nsmallest", "reduce", "scan", "sort",
-    "sorted", "starmap", "sub", "subn", "switch", "takewhile", "vectorize", "vmap", "while_loop",
+    "sorted", "starmap", "sub", "subn", "switch", "takewhile", "tree_map", "tree_map_with_path", "vectorize", "vmap",
+    "while_loop",
 })  # fmt: skip
 """Functions that call a function that they get."""
 FILLED = ("enumerate", "filter", "iter", "map", "reversed", "zip", "collections.defaultdict", "itertools.")
@@ -57,6 +58,14 @@ _SHARING = frozenset({
     "reshape", "squeeze", "swapaxes", "transpose", "view",
 })  # fmt: skip
 """Functions of packages whose results are, or show, their arguments."""
+_MAKING_ARRAYS = frozenset({
+    "abs", "add", "append", "arange", "argsort", "array", "bincount", "clip", "concatenate", "copy", "cumprod",
+    "cumsum", "default_rng", "delete", "diff", "divide", "dot", "empty", "empty_like", "exp", "eye", "full",
+    "full_like", "geomspace", "hstack", "identity", "insert", "linspace", "log", "logspace", "matmul", "maximum",
+    "minimum", "multiply", "ones", "ones_like", "outer", "power", "repeat", "roll", "sort", "sqrt", "stack", "subtract",
+    "tile", "tril", "triu", "unique", "vstack", "where", "zeros", "zeros_like",
+})  # fmt: skip
+"""Functions of NumPy whose results share no numbers with their arguments."""
 _CHANGING = frozenset({
     "add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update", "mkdir",
     "open", "pop", "popitem", "remove", "rename", "reverse", "rmdir", "setdefault", "sort",
@@ -64,9 +73,10 @@ _CHANGING = frozenset({
 })  # fmt: skip
 _READING_KINDS = (str, bytes, tuple, frozenset, int, float, complex, range, list, dict, set, re.Pattern, re.Match)
 _READING_ARRAYS = frozenset({
-    "all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "elements", "getChild", "getEffectiveLevel",
-    "isEnabledFor", "isoformat", "item", "joinpath", "max", "mean", "min", "most_common", "prod", "ravel",
-    "relative_to", "reshape", "resolve", "round", "std", "sum", "tobytes", "tolist", "transpose", "view", "with_name",
+    "T", "all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "dtype", "elements", "getChild",
+    "getEffectiveLevel", "isEnabledFor", "isoformat", "item", "itemsize", "joinpath", "max", "mean", "min",
+    "most_common", "name", "nbytes", "ndim", "parent", "parts", "prod", "ravel", "relative_to", "reshape", "resolve",
+    "round", "shape", "size", "std", "stem", "suffix", "sum", "tobytes", "tolist", "transpose", "view", "with_name",
     "with_suffix",
 })  # fmt: skip
 STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
@@ -74,7 +84,7 @@ STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
 CONFIGURABLE = frozenset({"jax", "numpy", "pandas", "torch"})
 """Packages the results of whose functions depend on earlier settings."""
 READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - _CHANGING | _READING_ARRAYS
-"""Methods that change no object of Python or of packages; any other method may change its object."""
+"""Attributes and methods that change no object of Python or of packages; any other method may change its object."""
 
 
 def is_pure_builtin(name: str) -> bool:
@@ -108,6 +118,8 @@ def is_plain(dotted: str) -> bool:
 def shares(dotted: str) -> bool:
     """Return whether others may hold the result of calling a dotted name, as with `logging.getLogger`."""
     last = dotted.rpartition(".")[2]
+    if dotted.startswith("numpy."):
+        return last not in _MAKING_ARRAYS
     return last in _SHARING or last.startswith("get")
 
 

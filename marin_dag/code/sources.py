@@ -135,7 +135,7 @@ class Sources:
             chain = (attribute, *chain)
         module = self.module(name)
         if not chain:
-            yield from self._whole(name, module, aspect, missing, visited)
+            yield from self._whole(name, module, aspect, missing, visited, is_text=not is_certain)
             return
         head, rest = chain[0], chain[1:]
         if head in NAMESPACES:
@@ -170,10 +170,17 @@ class Sources:
             missing.append(f"{name}.{head}: not found in the source")
 
     def _whole(
-        self, name: str, module: Summary | None, aspect: Aspect, missing: list[str], visited: set[Reference]
+        self,
+        name: str,
+        module: Summary | None,
+        aspect: Aspect,
+        missing: list[str],
+        visited: set[Reference],
+        *,
+        is_text: bool = False,
     ) -> Iterator[Place]:
-        """Yield all of a module that is used as a value, and what it passes on."""
-        if (module is None or module.is_package) and name != ENGINE:
+        """Yield all of a module that is used as a value, or that a text names, and what it passes on."""
+        if (module is None or module.is_package) and name != ENGINE and not is_text:
             for inner in self._submodules(name):
                 yield from self._whole(inner, self.module(inner), aspect, missing, visited)
         if module is None:

@@ -6,14 +6,14 @@ import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
-from marin_dag.code.effects import QUIET, Effects, Statement
+from marin_dag.code.effects import LOUD, QUIET, Effects, Statement
 from marin_dag.code.import_time import effects_of_use, statement_of
 from marin_dag.code.messages import Messages, TextReads, messages_of, text_reads_of
 from marin_dag.code.methods import CONSTRUCTORS, is_enum
 from marin_dag.code.normal_form import documentation_of, dump
-from marin_dag.code.objects import is_filled, plain_names
+from marin_dag.code.objects import is_data, is_filled, plain_names
 from marin_dag.code.reads import NOTHING, Reads, reads_of
 from marin_dag.code.references import Alias, Aspect, Reference, Scanner, alias_of, named
 from marin_dag.code.syntax import (
@@ -82,6 +82,10 @@ class Definition(NamedTuple):
     """The effect of calling it, of making an instance, or of its value."""
     answers: Effects
     """The effect of the operators, indices and attributes of an instance."""
+    methods: dict[str, Effects]
+    """The effects of the methods of these classes."""
+    fields: frozenset[str]
+    """Fields and enum members of these classes whose values are data."""
 
 
 class Executed(NamedTuple):
@@ -143,7 +147,26 @@ def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Defini
         name in plain_names(module),
         effects_of_use(module, statements),
         effects_of_use(module, statements, of_instance=True) if classes else QUIET,
+        {item.name: _effects_of_method(module, item) for made in classes for item in made.body if _is_method(item)},
+        frozenset(name for made in classes for item in made.body for name in _fields(module, item)),
     )
+
+
+def _is_method(item: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def _effects_of_method(module: Module, method: ast.FunctionDef | ast.AsyncFunctionDef) -> Effects:
+    return LOUD if method.decorator_list else effects_of_use(module, [method])
+
+
+def _fields(module: Module, item: ast.stmt) -> tuple[str, ...]:
+    match item:
+        case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is None or is_data(module, value):
+            return (name,)
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if is_data(module, value):
+            return (name,)
+    return ()
 
 
 def _by_aspect(module: Module, name: str, statements: list[ast.stmt]) -> tuple[Scanned, ...]:

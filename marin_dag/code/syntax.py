@@ -42,7 +42,7 @@ class Module:
     plain: frozenset[str] | None = None
     """Names that stand for objects of Python's own; None until they are asked for."""
     unsafe: frozenset[str] | None = None
-    """Those that may hold objects of the project."""
+    """Names among `plain` whose objects may hold objects of the project."""
 
     @property
     def package(self) -> str:

@@ -1,6 +1,5 @@
 """Trace: what importing a module does that other code can see, in order."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -26,6 +25,8 @@ class Trace(NamedTuple):
     """Whether they may change more than objects of the module: then they count wherever the module is imported."""
 
 
+_BASES_THAT_REGISTER = frozenset({"sqlalchemy.orm.DeclarativeBase", "sqlmodel.SQLModel", "yaml.YAMLObject"})
+"""Classes of packages that keep the classes below them."""
 _BASES_THAT_CALL_NOTHING = frozenset({"abc", "enum", "equinox", "pydantic", "typing", "typing_extensions"})
 
 
@@ -112,7 +113,7 @@ class Traces:
 
     def _definitions(self, called: Called) -> list[Definition]:
         if called not in self._found:
-            places = self._sources.resolve(Reference(*called, Aspect.FULL), set())
+            places = self._places(called)
             found = [self._sources.definition(place) for place in places if place.name != "__all__"]
             self._found[called] = [each for each in found if each.alias is None]
         return self._found[called]
@@ -159,11 +160,7 @@ class Traces:
             return [LOUD] if is_module else []
         if chain[-1:] in ((BASE,), (ITEM,)):
             if not self._sources.is_first_party(target.module):
-                package = target.module.partition(".")[0]
-                is_known = (
-                    chain[-1] == ITEM or package in sys.stdlib_module_names or is_pure(written((target, chain[:-1])))
-                )
-                return [] if is_known else [LOUD]
+                return [LOUD] if chain[-1] == BASE and written((target, chain[:-1])) in _BASES_THAT_REGISTER else []
             found = self._definitions((target, chain[:-1]))
             is_hidden = chain[-1] == BASE and not (found and all(each.is_class for each in found))
             return [LOUD] if is_hidden or any(each.has_hook for each in self._with_bases(found)) else []
@@ -212,16 +209,55 @@ class Traces:
         if not self._sources.is_first_party(target.module) or (self._is_own_module(target) and not chain):
             return []
         found = self._definitions(called)
+        attributes = self._attributes(called)
         if found and all(each.is_plain for each in found):
-            is_method = chain and target.attribute is not None and chain[-1] not in READERS
-            return [LOUD] if is_method else []
+            return [LOUD] if attributes and attributes[-1] not in READERS else []
         if any(self._is_called_by_packages(base) for each in found for base in each.bases):
             return [LOUD]
+        if attributes and self._is_field(called, found, attributes):
+            return []
+        if len(attributes) == 1 and found and all(each.is_class for each in found):
+            return self._effects_of_method(found, attributes[0])
         made = self._called_by(found)
-        is_whole = not chain and len(self._sources.resolve(Reference(*called, Aspect.FULL), set())) == len(found)
+        is_whole = not attributes and len(self._places(called)) == len(found)
         if is_whole and made and all(each.is_class for each in made) and not any(each.is_callable for each in found):
             return [each.effects for each in made]
         return [LOUD] if (inner := self._effects_of(called)) is None else inner
+
+    def _attributes(self, called: Called) -> tuple[str, ...]:
+        """Return the attributes of a dotted name after that of its definition, those of its aliases first."""
+        aliases = [each for place in self._places(called) for each in self._sources.definition(place).alias or ()]
+        found: tuple[str, ...] = ()
+        for target, chain in (*aliases, called):
+            while chain and self._is_own_module(target):
+                target, chain = Target(written((target, ())), chain[0]), chain[1:]
+            found += chain
+        return found
+
+    def _is_field(self, called: Called, found: list[Definition], attributes: tuple[str, ...]) -> bool:
+        """Return whether some attributes lead to data: to a field of an instance or class, or a member of an enum."""
+        name, *rest = attributes
+        owners = [made for each in found for made in ([each] if each.is_class else self._called_by([each]))]
+        if not owners or not all(each.is_class for each in owners) or rest not in ([], ["name"], ["value"]):
+            return False
+        asked = [each for other in found if not other.is_class for each in other.effects.asked]
+        held = [made for each in asked if each[1][-1:] != (INSTANCE,) for made in self._definitions(each)]
+        is_held = all(each.is_class for each in held) and not any(map(self._is_changed, self._places(called)))
+        classes = list(self._with_bases(owners))
+        is_method = any(name in each.methods for each in classes)
+        return is_held and not is_method and any(name in each.fields for each in classes)
+
+    def _places(self, called: Called) -> tuple[Place, ...]:
+        return self._sources.resolve(Reference(*called, Aspect.FULL), set())
+
+    def _is_changed(self, place: Place) -> bool:
+        module = self._sources.module(place.module)
+        statements = [] if module is None else [each.statement for each in module.executed]
+        return any(each.changes and place.name in each.reads for each in statements)
+
+    def _effects_of_method(self, classes: list[Definition], name: str) -> list[Effects]:
+        owners = [each for each in self._with_bases(classes) if name in each.methods]
+        return [each.methods[name] for each in owners] or [LOUD]
 
     def _is_called_by_packages(self, base: Reference) -> bool:
         """Return whether a package calls methods of the classes below a base of its own."""
@@ -238,14 +274,14 @@ class Traces:
         if not self._sources.is_first_party(target.module):
             is_builtin = not target.is_certain and len(path) == 1 and is_pure_builtin(path[0])
             return [] if is_builtin or is_pure(written(called)) else None
-        places = self._sources.resolve(Reference(target, chain, Aspect.FULL), set())
+        places = self._places(called)
         found = self._definitions(called)
         if not found:
             return [] if not target.is_certain and is_pure_builtin(path[0]) else None
         if path[-1] in READERS and all(each.is_plain for each in found):
             return []
-        names = {place.name for place in places}
-        is_whole = path[-1] in names or len(places) > len(found)
+        names = {place.name for place in places if self._sources.definition(place).alias is None}
+        is_whole = path[-1] in names or not self._attributes(called)
         return [each.effects for each in found] if is_whole and all(each.is_callable for each in found) else None
 
     def _with_bases(self, definitions: Iterable[Definition]) -> Iterator[Definition]:
