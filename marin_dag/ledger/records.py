@@ -167,7 +167,7 @@ class Records:
         return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
 
     def find_all(self, keys: Collection[str]) -> dict[str, Record]:
-        """Return records by key; a key without a record is left out."""
+        """Return the record of each key that has one."""
         with ThreadPoolExecutor(max(1, min(READ_THREADS, len(keys)))) as pool:
             found = list(pool.map(self.find, sorted(keys)))
         return {record.key: record for record in found if record is not None}

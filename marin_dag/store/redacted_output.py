@@ -10,7 +10,7 @@ from marin_dag.store.redact import HIDDEN, KEY_BEGIN, OTHER_SECRETS, SUSPICIOUS,
 
 LONGEST_LINE = 1 << 20
 CONTEXT = 1 << 9
-"""Characters of a flushed line that are redacted again with what comes next; a longer secret has no white space."""
+"""Characters of a flushed line that are redacted again together with those that follow."""
 MOST_CONTEXT = 32 * CONTEXT
 NEAR = 200
 """Characters before a word in which the name of a secret makes it a whole word, up to white space."""
@@ -23,15 +23,15 @@ OPEN_KEY = re.compile(rf"{KEY_BEGIN}(?!.*-----END)", re.DOTALL)
 # Lines of a key may have a prefix: a process, a time, the border of a box. A short last line has none, or ends in "=".
 BASE64 = re.compile(r"\A\s*[\w+/=]+(?=\s*\Z)|[A-Za-z0-9+/]{16,}={0,2}|[A-Za-z0-9+/]{2,15}={1,2}(?=[\s\"',│|]{0,300}\Z)")
 MOST_LINES_BETWEEN = 20
-"""Most lines of others between two lines of a key; a key that is cut short never ends."""
+"""Most other lines between two lines of a key. After that many, a key without an end is over."""
 
 
 class Redaction:
-    """Redacts the lines of a text in their order: a private key ends lines after it began."""
+    """Redacts the lines of a text in their order, since a private key has several."""
 
     def __init__(self) -> None:
         self._lines_left = 0
-        """Lines to come in which a key that has begun may go on."""
+        """Further lines in which the key may continue; 0 outside a key."""
 
     @property
     def is_in_key(self) -> bool:
@@ -147,7 +147,10 @@ class RedactingStream(LinesWithoutSecrets):
 
 
 def pass_on(source: int, target: int, secrets: Iterable[str]) -> None:
-    """Copy lines from one descriptor to another without secrets, those given among them; close the first one."""
+    """Copy lines from descriptor `source` to `target` without secrets, and close `source`.
+
+    `secrets` are hidden too, although this process may not know them.
+    """
     for secret in secrets:
         remember(secret)
     redacted = Redaction()
@@ -159,16 +162,19 @@ def pass_on(source: int, target: int, secrets: Iterable[str]) -> None:
 
 
 def _end_of_words(line: str) -> int:
-    """Return where the last word of a line begins, or an element or a known secret that the line may end within."""
+    """Return the end of what may be shown of a line.
+
+    The last word may go on, and so may an open element or the beginning of a known secret.
+    """
     ends = SPACE if SUSPICIOUS.search(line, max(0, len(line) - NEAR)) else END_OF_WORD
     found = ends.match(line)
     end = found.end() if found else 0
     if element := OPEN_ELEMENT.search(line, 0, end):
         return element.start()
-    begun = [
+    beginnings = [
         length
         for secret in known_secrets()
         for length in range(1, len(secret))
         if line.endswith(secret[:length], 0, end)
     ]
-    return end - max(begun, default=0)
+    return end - max(beginnings, default=0)
