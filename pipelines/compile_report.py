@@ -28,7 +28,7 @@ from steps.ema_eval import ema_eval
 
 DAY_SECONDS = 86_400
 ASSUMPTIONS = (
-    "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
+    "Roofline: products at the published peak, recomputation counted; weights and optimizer state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
     "A collective is exposed for what it takes longer than the products beside it; what activations move is left out.",
     f"Days and chip-hours: at {REACHED_SHARE['tpu']:.0%} of the roofline (GPUs {REACHED_SHARE['gpu']:.0%}), without "
@@ -143,7 +143,7 @@ def _speed(request: CompileRequest, outcome: Compiled) -> Iterator[str]:
     yield from (f"  fault           {fault}" for fault in faults(request, outcome))
     yield (
         f"  roofline        {roofline.step_seconds:.3f} s per step: products {roofline.products_seconds:.3f}, weights "
-        f"{roofline.weights_seconds:.3f} beside them, optimiser {roofline.optimizer_seconds:.3f}, exposed collectives "
+        f"{roofline.weights_seconds:.3f} beside them, optimizer {roofline.optimizer_seconds:.3f}, exposed collectives "
         f"{roofline.exposed_seconds:.3f} ({roofline.exposed_share:.1%})"
     )
     speed = f"{roofline.tokens_per_second:,.0f} tokens/s"

@@ -1,6 +1,6 @@
 """Roofline: the least time that one step can take on a slice, from counts and published peaks. Nothing is measured.
 
-    step = max(products / peak, weights through memory / bandwidth) + optimiser's state through memory + exposed wires
+    step = max(products / peak, weights through memory / bandwidth) + optimizer's state through memory + exposed wires
 
 Products are those of the program: with full rematerialisation each layer's forward pass counts twice, and those of the
 optimizer count. Attention counts

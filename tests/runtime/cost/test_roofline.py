@@ -55,7 +55,7 @@ def compiled(*items: Collective) -> Compiled:
     return Compiled(0, 0, items, 0, 0.0, 0, {})
 
 
-def test_a_step_is_products_optimiser_and_what_is_exposed():
+def test_a_step_is_products_optimizer_and_what_is_exposed():
     exposed = Collective("all-gather", "bf16", (4, 4), 90_000, ("data_x",), 2, 2)
     hidden = dataclasses.replace(exposed, array_bytes=30, times=1, window_flops=197_000)  # a nanosecond
     found = roofline_of(REQUEST, compiled(exposed, hidden))
