@@ -18,6 +18,7 @@ from pipelines.phases import fork_names, longest_of, main_line_of, phases_in, ru
 from pipelines.saved_curves import SavedState, newest_saved, read_newest
 from runtime.cost.chips import GENERATIONS, GPUS
 from runtime.optim.ema import HOT
+from runtime.report.contents import name_of_weights
 from runtime.report.curve_plots import ANSWERS, BITS, GRADIENT, LOSS, MFU, RATE, SPEED, Line
 from runtime.report.panel import MAIN_LINE
 from runtime.tracking.curves import answers_in
@@ -99,7 +100,7 @@ class LoggedPhase:
         validations = _comparable([event for event in events if event["event"] == VALIDATION])
         for which in (HOT, *(average.name for average in self._config.averages)):
             measured = [(e["consumed_tokens"], e["mean_bits_per_byte"].get(which)) for e in validations]
-            name = self.name if which == HOT else f"{self.name}, {which} weights"
+            name = name_of_weights(self.name, which)
             found.append(self._line(BITS, *_rows(measured), name=name)._replace(is_dotted=which != HOT))
         return [*found, *self._answer_lines(validations)]
 
