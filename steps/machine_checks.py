@@ -138,9 +138,11 @@ def phase_cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
     updates = (until - begin) * update * machines_of(resources).num_devices
     flops = tokens * config.model.flops_per_token(config.sequence_length) + updates
     return Cost(
-        tokens=tokens,
-        flops=flops,
-        chip_hours=flops / expected_flops(resources, config.compute_dtype) / 3_600,
+        {
+            "tokens": tokens,
+            "FLOPs": flops,
+            "chip-hours": flops / expected_flops(resources, config.compute_dtype) / 3_600,
+        },
         bytes_written=4 * state_size * (num_published + num_good),
     )
 

@@ -15,7 +15,7 @@ from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.plan.reasons import render_changed
 from marin_dag.store.store import Store
 
-SCHEMA = "marin_dag.plan/4"
+SCHEMA = "marin_dag.plan/5"
 
 
 def plan_document(

@@ -117,16 +117,14 @@ def _totals(plan: Plan) -> Iterator[str]:
     # 3 MB could otherwise stand for terabytes.
     covered = "" if num_sized == num_all else f" in {num_sized} of the {num_all} steps"
     parts = [
-        (cost.tokens, f"{in_short(cost.tokens)} tokens"),
-        (cost.flops, f"{cost.flops:.2e} FLOPs"),
-        (cost.chip_hours, f"{in_short(cost.chip_hours)} chip-hours"),
+        *((amount, f"{in_short(amount)} {unit}") for unit, amount in cost.work.items()),
         (cost.bytes_read, f"{in_bytes(cost.bytes_read)} read"),
         (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written{covered}"),
     ]
     if any(value for value, _ in parts):
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
-    if plan.saved.tokens:
-        yield f"Not repeated: {in_short(plan.saved.tokens)} tokens of runs that continue from where they are."
+    if saved := _cost(plan.saved):
+        yield f"Not repeated: {saved} of runs that continue from where they are."
 
 
 def _open_questions(plan: Plan) -> Iterator[str]:
@@ -156,7 +154,5 @@ def uncovered_lines(plan: Plan) -> Iterator[str]:
 
 
 def _cost(cost: Cost) -> str:
-    """Return tokens where there are any, and else FLOPs; the totals have both."""
-    if cost.tokens:
-        return f"{in_short(cost.tokens)} tok"
-    return f"{cost.flops:.1e} FLOPs" if cost.flops else ""
+    """Return the first amount of work; the totals have all. Empty for an estimate of bytes alone."""
+    return next((f"{in_short(amount)} {unit}" for unit, amount in cost.work.items() if amount), "")

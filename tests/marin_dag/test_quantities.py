@@ -19,6 +19,7 @@ from marin_dag.quantities import in_bytes, in_short
         (68_891_443_200, "68.89 B"),
         (14_819_931_455_488, "14.82 T"),
         (3_000_000_000_000_000, "3,000 T"),
+        (1_408_000_000_000_000_000_000, "1.41e+21"),
     ],
 )
 def test_a_count_has_four_figures_and_a_unit(count: int, text: str) -> None:

@@ -60,7 +60,7 @@ def count(config: CountConfig, context: StepContext) -> CountResult:
 
 def _train_cost(config: TrainConfig, _: Resources) -> Cost:
     begin = 0 if config.start is None else config.start.milestone or 0
-    return Cost(tokens=1000.0 * (config.until_step - begin), bytes_written=500.0)
+    return Cost({"tokens": 1000.0 * (config.until_step - begin)}, bytes_written=500.0)
 
 
 @step(continues="start", cost=_train_cost)

@@ -219,7 +219,7 @@ CountConfig.model_rebuild()
 
 def _count_cost(config: CountConfig, _: Resources) -> Cost:
     begin = 0 if config.start is None else config.start.milestone or 0
-    return Cost(tokens=10.0 * (config.until_step - begin), bytes_written=7.0)
+    return Cost({"tokens": 10.0 * (config.until_step - begin)}, bytes_written=7.0)
 
 
 def _resumes_at(paths: Sequence[str]) -> list[int]:

@@ -56,7 +56,7 @@ def weigh(number):
 
 def train_cost(config, resources):
     begin = 0 if config.start is None else config.start.milestone
-    return Cost(tokens=1000.0 * (config.until_step - begin))
+    return Cost({"tokens": 1000.0 * (config.until_step - begin)})
 
 
 @step()

@@ -87,7 +87,7 @@ def test_shared_steps_count_once(steps):
 def test_a_plan_of_nothing_done_estimates_the_tokens_that_the_timeline_sums_up(steps, tmp_path, names):
     graph = Graph(steps.values() if names is None else [steps[name] for name in names])
     plan = make_plan(graph, open_store(str(tmp_path / "runs")))
-    assert plan.cost.tokens == trained_tokens(steps, [name for name in graph.names if name in steps])
+    assert plan.cost.work["tokens"] == trained_tokens(steps, [name for name in graph.names if name in steps])
 
 
 def test_a_branch_that_only_goes_on_with_the_main_line_adds_what_is_beyond_it(steps):

@@ -85,16 +85,18 @@ def test_a_plan_s_chip_hours_are_those_of_the_compiled_steps_within_three_percen
     # docs/explanation/tpu.md, days at 70 % of the rooflines.
     compiled = (351_000, 94_000, 93_000, 585_000, 123_000, 31_000)
     resources = (EIGHT_B.kestrel_resources, *5 * (EIGHT_B.main_resources,))
-    planned = [train_phase.cost(configs[name], of).chip_hours for name, of in zip(MAIN_LINE, resources, strict=True)]
+    planned = [
+        train_phase.cost(configs[name], of).work["chip-hours"] for name, of in zip(MAIN_LINE, resources, strict=True)
+    ]
     assert planned == pytest.approx(compiled, rel=0.03)
     on_gpus = train_phase.cost(configs["phoenix"], Gpu("H200", 8))
-    assert on_gpus.chip_hours == pytest.approx(on_gpus.flops / (0.4 * 989e12) / 3_600)
+    assert on_gpus.work["chip-hours"] == pytest.approx(on_gpus.work["FLOPs"] / (0.4 * 989e12) / 3_600)
     for of, slower in ((EIGHT_B.branch_resources, 6), (Gpu("H200", 8), 989 / 67)):
         wide = train_phase.cost(configs["spoonbill_focused_fp32"], of)
         narrow = configs["spoonbill_focused_fp32"].model_copy(update={"compute_dtype": "bfloat16"})
-        assert wide.chip_hours == pytest.approx(train_phase.cost(narrow, of).chip_hours * slower)
+        assert wide.work["chip-hours"] == pytest.approx(train_phase.cost(narrow, of).work["chip-hours"] * slower)
     for unknown in (Cpu(2), Gpu("V100", 8)):
-        assert train_phase.cost(configs["phoenix"], unknown).chip_hours == 0
+        assert train_phase.cost(configs["phoenix"], unknown).work["chip-hours"] == 0
 
 
 @pytest.mark.parametrize(

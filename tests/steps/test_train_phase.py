@@ -326,9 +326,9 @@ def test_a_checkpoint_has_the_configuration_without_execution(tmp_path, phase):
 
 def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
     first = train_phase.cost(phase, Cpu(2))
-    assert first.tokens == 8 * 4 * SEQUENCE_LENGTH
+    assert first.work["tokens"] == 8 * 4 * SEQUENCE_LENGTH
     start = Input(milestone=8, name="first", digest="e" * 64, path="", result=None)
-    assert train_phase.cost(until(phase, 10, start=start), Cpu(2)).tokens == 2 * 4 * SEQUENCE_LENGTH
+    assert train_phase.cost(until(phase, 10, start=start), Cpu(2)).work["tokens"] == 2 * 4 * SEQUENCE_LENGTH
 
 
 @pytest.mark.parametrize("optimizer", [None, Muon(ns_steps=2, dtype="float32")])
@@ -661,7 +661,9 @@ def test_the_cost_counts_the_state_and_the_products_of_the_optimizer(phase):
         train_phase.cost(phase.model_copy(update={"optimizer": one}), Cpu(2)) for one in (None, Muon(ns_steps=1))
     )
     iteration = sum(4 * min(shape) ** 2 * max(shape) + 2 * min(shape) ** 3 for shape in MODEL.layer_matrices)
-    assert muon.flops - adamw.flops == 2 * 8 * iteration, "two cores, each with a copy, and eight updates"
+    assert muon.work["FLOPs"] - adamw.work["FLOPs"] == 2 * 8 * iteration, (
+        "two cores, each with a copy, and eight updates"
+    )
     assert adamw.bytes_written - muon.bytes_written == 4 * sum(map(math.prod, MODEL.layer_matrices))
 
 

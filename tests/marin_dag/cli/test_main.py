@@ -358,7 +358,7 @@ def test_a_later_stop_costs_only_the_rest(run: Toy) -> None:
     plan = run.plan("--set", "phoenix.until_step=50")
     (planned,) = [step for step in plan["steps"] if step["will_run"]]
     assert (planned["name"], planned["reasons"][0]["type"]) == ("phoenix", "continues")
-    assert (planned["cost"]["tokens"], planned["saved"]["tokens"]) == (20_000, 10_000)
+    assert (planned["cost"]["work"]["tokens"], planned["saved"]["work"]["tokens"]) == (20_000, 10_000)
 
 
 def test_a_milestone_that_was_not_kept_blocks_and_names_the_nearest(run: Toy) -> None:

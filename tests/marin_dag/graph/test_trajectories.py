@@ -142,7 +142,7 @@ def test_a_later_stop_trains_the_added_steps_only(lab: Lab) -> None:
     longer = lab.phase(until_step=16)
     (planned,) = lab.plan(longer).steps
     assert planned.reasons == (Continues(10, 16),)
-    assert (planned.cost.tokens, planned.saved.tokens) == (60, 100)
+    assert (planned.cost.work["tokens"], planned.saved.work["tokens"]) == (60, 100)
     assert planned.cost.bytes_written == 7, "the state at the new stop is written in full"
     assert lab.run(longer) == list(range(10, 16))
     assert lab.value(longer) == 32
@@ -165,7 +165,7 @@ def test_a_stop_that_was_saved_on_the_way_is_published_as_it_is_and_the_plan_say
     check_message(str(reason))
     (planned,) = lab.plan(lab.phase(until_step=7)).steps
     assert planned.reasons == (Resumes(7, 7),)
-    assert planned.cost.tokens == 0
+    assert planned.cost.work.get("tokens", 0) == 0
     assert lab.run(lab.phase(until_step=7)) == []
     assert lab.run(fork) == [7, 8]
     assert lab.value(fork) == 24
@@ -237,7 +237,7 @@ def test_a_fork_at_a_step_shares_the_prefix_whatever_its_own_stop(lab: Lab, stop
     fork = trunk.at(step=10).then("fork", until_step=stop_of_the_fork, stride=5)
     lab.run(trunk)
     plan = lab.plan(fork)
-    assert plan["fork"].cost.tokens == (stop_of_the_fork - 10) * TOKENS_A_STEP
+    assert plan["fork"].cost.work["tokens"] == (stop_of_the_fork - 10) * TOKENS_A_STEP
     assert [planned.name for planned in plan.will_run] == ["fork"]
     assert lab.run(fork) == list(range(10, stop_of_the_fork))
     assert lab.value(fork) == 20 + 5 * (stop_of_the_fork - 10)
@@ -264,15 +264,15 @@ def test_a_plan_of_several_stops_of_one_trajectory_counts_what_a_run_trains(lab:
     rest = near.then("rest", until_step=20)
     branch = near.then("branch", until_step=15, stride=4)
     plan = lab.plan(far, near, rest, branch)
-    assert {planned.name: planned.cost.tokens for planned in plan.will_run} == {
+    assert {planned.name: planned.cost.work["tokens"] for planned in plan.will_run} == {
         "trunk": 50,
         "far": 80,
         "near": 70,
         "branch": 30,
     }
     assert plan["far"].reasons == (NeverMade(), Follows("near", 12))
-    assert plan.saved.tokens == 0, "nothing of it is there yet"
-    assert len(lab.run(far, near, rest, branch)) * TOKENS_A_STEP == plan.cost.tokens
+    assert plan.saved.work.get("tokens", 0) == 0, "nothing of it is there yet"
+    assert len(lab.run(far, near, rest, branch)) * TOKENS_A_STEP == plan.cost.work["tokens"]
 
 
 def test_a_running_step_is_shown_with_its_progress(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def test_a_running_step_is_shown_with_its_progress(lab: Lab, monkeypatch: pytest
     of_near, of_far, plan = seen
     assert re.match(rf"near is running\n  running {running}\n    `log near` prints its log\n", of_near)
     assert re.match(rf"far is running\n  running as near {running}\n    `log near` prints its log", of_far)
-    assert re.search(rf"near +running +running {running} +80 tok\n", plan)
+    assert re.search(rf"near +running +running {running} +80 tokens\n", plan)
     assert not any("interrupted" in text for text in seen)
 
 
@@ -315,13 +315,13 @@ def test_an_interrupted_attempts_saved_steps_count_once_for_all_stops(lab: Lab) 
     near = far.fork("near", until_step=12)
     lab.run(near, interrupt_at=7)
     plan = lab.plan(far, near)
-    assert [(planned.name, planned.cost.tokens, planned.saved.tokens) for planned in plan.will_run] == [
+    assert [(planned.name, planned.cost.work["tokens"], planned.saved.work["tokens"]) for planned in plan.will_run] == [
         ("far", 80, 0),
         ("near", 50, 70),
     ]
     assert plan["near"].reasons == (Resumes(7, 12),)
     assert plan["far"].reasons == (Follows("near", 12),), "by then it is further than what was saved"
-    assert len(lab.run(far, near)) * TOKENS_A_STEP == plan.cost.tokens
+    assert len(lab.run(far, near)) * TOKENS_A_STEP == plan.cost.work["tokens"]
 
 
 def test_after_an_interruption_a_plan_counts_only_what_is_left(lab: Lab) -> None:
@@ -329,7 +329,7 @@ def test_after_an_interruption_a_plan_counts_only_what_is_left(lab: Lab) -> None
     assert lab.run(phase, interrupt_at=13) == list(range(13))
     plan = lab.plan(phase)
     assert plan.steps[0].reasons == (Resumes(13, 20),)
-    assert (plan.cost.tokens, plan.saved.tokens) == (70, 130)
+    assert (plan.cost.work["tokens"], plan.saved.work["tokens"]) == (70, 130)
     Records(lab.store).label("phase", phase.key)  # as by a commit that was killed before its record
     assert lab.plan(phase).steps[0].reasons == (Resumes(13, 20),)
     assert lab.run(phase) == list(range(13, 20))
@@ -372,7 +372,7 @@ def test_checkpoints_beyond_a_milestone_count_and_those_past_the_stop_do_not(lab
     lab.run(lab.phase(until_step=20), interrupt_at=13)
     assert lab.plan(lab.phase(until_step=20)).steps[0].reasons == (Resumes(13, 20),)
     earlier = lab.plan(lab.phase(until_step=12)).steps[0]
-    assert (earlier.reasons, earlier.cost.tokens) == ((Continues(10, 12),), 20)
+    assert (earlier.reasons, earlier.cost.work["tokens"]) == ((Continues(10, 12),), 20)
 
 
 def test_a_changed_setting_restarts_at_the_start_of_its_phase(lab: Lab) -> None:
@@ -380,7 +380,7 @@ def test_a_changed_setting_restarts_at_the_start_of_its_phase(lab: Lab) -> None:
     lab.run(first.then("second", until_step=15))
     other = first.then("second", until_step=15, stride=9)
     plan = lab.plan(other)
-    assert [(planned.name, planned.cost.tokens) for planned in plan.will_run] == [("second", 50)]
+    assert [(planned.name, planned.cost.work["tokens"]) for planned in plan.will_run] == [("second", 50)]
     assert lab.run(other) == list(range(10, 15))
 
 

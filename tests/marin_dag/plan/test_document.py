@@ -9,7 +9,7 @@ from marin_dag.identity.diff import CodeChanged, Difference
 from marin_dag.plan.reasons import OfAttempt, Reason
 from tests.marin_dag.workbench import Workbench
 
-COST = {"tokens", "flops", "chip_hours", "bytes_read", "bytes_written"}
+COST = {"work", "bytes_read", "bytes_written"}
 STEP = {"name", "kind", "verdict", "is_selected", "will_run", "digest", "milestone", "key", "policy", "version"} | {
     "inputs",
     "reasons",
@@ -55,7 +55,7 @@ REASONS: dict[str, dict[str, Any]] = {
     "BlockedBy": {"steps": tuple[tuple[str, str], ...]},
     "SameAs": {"step": str},
 }
-"""The reasons of `marin_dag.plan/4`. A change here, other than a new entry, needs a new version of the schema."""
+"""The reasons of `marin_dag.plan/5`. A change here, other than a new entry, needs a new version of the schema."""
 
 
 def document(bench: Workbench, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -70,10 +70,10 @@ def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
         *("schema", "pipeline", "prefix", "exit_code", "causes", "steps", "totals"),
         *("open_questions", "opaque", "uncovered", "copies", "commands"),
     ]
-    assert plan["schema"] == "marin_dag.plan/4"
+    assert plan["schema"] == "marin_dag.plan/5"
     assert all(set(step) == STEP and set(step["cost"]) == set(step["saved"]) == COST for step in plan["steps"])
     assert plan["totals"]["verdicts"]["missing"] == plan["totals"]["will_run"] == 6
-    assert plan["totals"]["cost"]["tokens"] == 30_000 and plan["copies"] is None
+    assert plan["totals"]["cost"]["work"]["tokens"] == 30_000 and plan["copies"] is None
     assert [command["what"] for command in plan["commands"]] == ["run it"]
     assert plan["commands"][0]["command"].endswith("--backend local"), "the line runs; it does not plan again"
 
