@@ -34,7 +34,7 @@ def stop(session: Session) -> int:
     runs = _runs(session)
     job = _job(session, runs)
     if job.has_ended:
-        raise UserError(f"{job.name}: has ended already ({job.status.lower()}).")
+        raise UserError(f"{job.name}: has ended already ({job.status.lower()}); `attach {job.name}` prints its log.")
     requests = Requests(session.store)
     is_last = session.parsed.now or bool(requests.of(job.name))
     runs.stop(job.name)  # before the request: a stop that Ray did not pass on must not count as the first of two

@@ -131,14 +131,32 @@ def test_a_plan_shows_that_data_are_being_adopted(
     assert re.match(r"wiki +running ", shown[0])
 
 
-def test_another_process_that_works_on_the_same_data_is_an_error(tmp_path: Path, data: Path) -> None:
+def test_another_process_that_works_on_the_same_data_is_an_error(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node-1")
     store = open_store(str(tmp_path / "runs"))
     content = adopt(open_store(str(tmp_path / "before")), str(data), "wiki").content
     leases, digest = Leases(store), adopted("wiki", AdoptedConfig(content=content)).digest
     leases.acquire(digest, "copy of wiki", lambda: None, does=COPIES)
-    with pytest.raises(UserError):
+    with expect_error(UserError):
         adopt(store, str(data), "wiki")
     leases.close()
+
+
+def test_data_that_change_while_they_are_read_are_refused(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, copied = open_store(str(tmp_path / "runs")), adopt_module._copied
+
+    def edited(*arguments: Any) -> Any:
+        (data / "a.txt").write_text("one\ntwo\nthree\n")
+        return copied(*arguments)
+
+    monkeypatch.setattr(adopt_module, "_copied", edited)
+    with expect_error(UserError):
+        adopt(store, str(data), "wiki")
+    assert store.list("commits") == []
 
 
 def test_adopted_data_do_not_drift(tmp_path: Path, data: Path) -> None:

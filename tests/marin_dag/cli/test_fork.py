@@ -9,6 +9,7 @@ import pytest
 from marin_dag.ledger.lease import COPIES, Leases
 from marin_dag.ledger.requests import Requests
 from marin_dag.plan.forks import Forks
+from marin_dag.store.local import LocalStore
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message
 from tests.marin_dag.workbench import Workbench
@@ -341,3 +342,19 @@ def test_a_milestone_is_not_the_base_of_a_fork(bench: Workbench) -> None:
     code, output = bench("fork", "second@15", "--as", "branch", "--set", "rate=2.0")
     assert code == 1
     check_message(output)
+
+
+def test_of_two_commands_that_make_a_fork_at_once_one_is_refused(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = LocalStore.create
+
+    def second(store: LocalStore, path: str, data: bytes) -> bool:
+        if path.startswith("names/"):
+            create(store, path, data)
+        return create(store, path, data)
+
+    monkeypatch.setattr(LocalStore, "create", second)
+    code, text = bench("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    assert code == 1
+    check_message(text)

@@ -4,13 +4,33 @@ from argparse import Namespace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from marin_dag.errors import UserError
 from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph, GraphError, Selection
+from marin_dag.graph.overrides import AssignmentError
+from marin_dag.graph.step import Input, StepContext, step
 from marin_dag.values.changes import ChangeError
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 from tests.marin_dag.toy import CountConfig, TextConfig, TrainConfig, build, count, text, train
+
+
+class Goat(BaseModel, frozen=True, extra="forbid"):
+    """A result that no step of the toy returns."""
+
+
+class GoatConfig(BaseModel, frozen=True, extra="forbid"):
+    data: Input[Goat]
+
+
+class GroupConfig(BaseModel, frozen=True, extra="forbid"):
+    b: dict[str, int]
+
+
+@step()
+def group(config: GroupConfig, context: StepContext) -> Goat:
+    return Goat()
 
 
 @pytest.fixture
@@ -24,24 +44,26 @@ def field(graph: Graph, name: str, key: str) -> Any:
 
 def test_inputs_come_first(graph: Graph) -> None:
     position = {name: index for index, name in enumerate(graph.names)}
-    for step in graph.steps:
-        assert all(position[item.step.name] < position[step.name] for _, item in step.inputs)
+    for each in graph.steps:
+        assert all(position[item.step.name] < position[each.name] for _, item in each.inputs)
 
 
 def test_a_chain_of_ten_thousand_steps_is_a_graph() -> None:
-    step = text("text", TextConfig(text="x"))
+    last = text("text", TextConfig(text="x"))
     for index in range(10_000):
-        step = count(f"count/{index}", CountConfig(texts={"x": step}))  # type: ignore[dict-item]
-    assert step.digest, "asked for before any below it"
-    graph = Graph([step])
+        last = count(f"count/{index}", CountConfig(texts={"x": last}))  # type: ignore[dict-item]
+    assert last.digest, "asked for before any below it"
+    graph = Graph([last])
     assert len(graph.steps) == 10_001
-    assert len({step.digest for step in graph.steps}) == 10_001
+    assert len({each.digest for each in graph.steps}) == 10_001
 
 
 def test_a_name_that_no_file_system_takes_is_refused_before_anything_runs() -> None:
     assert text(f"{'x' * 200}/{'y' * 200}", TextConfig(text="x")).name
     with expect_error(UserError):
         text(f"a/{'x' * 201}", TextConfig(text="x"))
+    with expect_error(UserError):
+        text("a b", TextConfig(text="x"))
 
 
 def test_two_steps_of_one_name_are_refused() -> None:
@@ -172,3 +194,23 @@ def test_text_is_read_by_the_type_of_its_field() -> None:
 def test_a_change_that_a_derived_step_can_no_longer_make_names_both() -> None:
     with expect_error(ChangeError):
         text("a", TextConfig(text="x")).fork("b", nothing=1)
+
+
+def test_a_versioned_step_needs_a_version() -> None:
+    with expect_error(UserError):
+        text("a", TextConfig(text="x"), policy="versioned")
+
+
+def test_a_step_that_returns_something_else_is_refused_as_input() -> None:
+    with pytest.raises(ValidationError) as caught:
+        GoatConfig(data=text("a", TextConfig(text="x")))  # type: ignore[arg-type]
+    check_message(caught.value.errors()[0]["msg"])
+
+
+def test_an_override_that_two_steps_take_is_refused() -> None:
+    def nested() -> Graph:
+        whole = group("a", GroupConfig(b={"text": 1}))
+        return Graph([whole, text("a.b", TextConfig(text="x"))])
+
+    with expect_error(AssignmentError):
+        build_graph(nested, ["a.b.text=2"])

@@ -5,6 +5,8 @@ from pathlib import Path
 from marin_dag.identity.diff import CodeChanged
 from marin_dag.ledger.acceptances import Acceptances
 from marin_dag.store.prefix import open_store
+from marin_dag.store.store import StoreError
+from tests.catalogue import expect_error
 
 DIGEST = "ab" * 32
 
@@ -25,3 +27,10 @@ def test_codes_are_equivalent_in_both_directions_and_along_chains_until_revoked(
     acceptances.accept(DIGEST, "web", CodeChanged(("f",), (), (), "b", "c"), "right after all")
     assert path("d", "a") == ["cd", "right after all", "ab"]
     assert len(acceptances.log(DIGEST)) == 5
+
+
+def test_an_unreadable_acceptance_is_named_with_its_fix(tmp_path: Path):
+    store = open_store(str(tmp_path))
+    store.create(f"accepted/{DIGEST}/000000.json", b"{}")
+    with expect_error(StoreError):
+        Acceptances(store).in_force(DIGEST)

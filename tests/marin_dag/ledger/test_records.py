@@ -1,10 +1,14 @@
 """Records: an output exists if and only if its record does, and the first committer wins."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from marin_dag.ledger.checked_json import checked_json
+from marin_dag.ledger.pins import Pin
 from marin_dag.ledger.provenance import Environment, Provenance, collect_provenance
 from marin_dag.ledger.records import (
     Failure,
@@ -12,6 +16,7 @@ from marin_dag.ledger.records import (
     OutputChangedError,
     Record,
     Records,
+    UnreadableRecordError,
     attempt_path,
     first_lines,
     make_manifest,
@@ -21,7 +26,7 @@ from marin_dag.ledger.records import (
 from marin_dag.plan.explain import newest_made
 from marin_dag.store.local import LocalStore
 from marin_dag.store.store import Store, StoreError
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 
 DIGEST = "ab" * 32
 
@@ -107,6 +112,24 @@ def test_a_label_without_a_record_leads_to_nothing(store: Store):
 def test_an_edited_record_is_refused_with_its_path(store: Store):
     store.write(record_path(DIGEST), b'{"key": 1}')
     with expect_error(StoreError):
+        Records(store).find(DIGEST)
+
+
+def test_a_record_with_a_changed_byte_is_refused(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    Records(store).commit(a_record())
+    store.write(
+        record_path(DIGEST), store.read(record_path(DIGEST)).replace(b'"kind": "tokenize"', b'"kind": "tokenise"')
+    )
+    with pytest.raises(UnreadableRecordError) as caught:
+        Records(store).find(DIGEST)
+    check_message(re.sub(r"CRC32C \w+, recorded \w+", "CRC32C <hex>, recorded <hex>", str(caught.value)))
+
+
+def test_a_record_of_another_version_is_refused(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    store.write(record_path(DIGEST), checked_json(Pin(key="a", name="b", author="c", because="", created="d")))
+    with expect_error(UnreadableRecordError):
         Records(store).find(DIGEST)
 
 

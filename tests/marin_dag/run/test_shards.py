@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from marin_dag.graph.step import Step
 from marin_dag.identity.canonical import NotCanonicalError
@@ -198,3 +199,31 @@ def test_an_item_without_a_canonical_form_is_refused(tmp_path: Path) -> None:
         keys(square, [1, np.zeros(2)], tmp_path)
     with expect_error(NotCanonicalError):
         keys(functools.partial(shout, np.zeros(2)), [1], tmp_path)
+
+
+class Made(BaseModel, frozen=True):
+    value: int
+
+
+def untyped(item, path):  # type: ignore[no-untyped-def]
+    return Made(value=item)
+
+
+def typed_by_an_unknown_name(item: int, path: str) -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
+    return Made(value=item)
+
+
+@pytest.mark.parametrize("function", [untyped, typed_by_an_unknown_name])
+def test_a_result_without_a_known_type_is_refused(tmp_path: Path, function: Any) -> None:
+    store = open_store(str(tmp_path))
+    with expect_error(TypeError):
+        ShardMap(store, "records", 1, "output", "shards", function, [1], *rest()).run(
+            SequentialFanOut(), 1, lambda: False, lambda done, total: None
+        )
+
+
+def test_a_map_without_a_shard_in_flight_is_refused(tmp_path: Path) -> None:
+    with expect_error(ValueError):
+        ShardMap(open_store(str(tmp_path)), "records", 1, "output", "shards", square, [1], *rest()).run(
+            SequentialFanOut(), 0, lambda: False, lambda done, total: None
+        )

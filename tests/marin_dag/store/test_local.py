@@ -284,3 +284,17 @@ def test_a_file_in_the_place_of_the_prefix_is_one_clear_message(tmp_path: Path):
     (tmp_path / "runs").write_text("not a folder")
     with expect_error(StoreError):
         LocalStore(str(tmp_path / "runs")).create("commits/a", b"1")
+
+
+def test_a_file_system_without_hard_links_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def refuse(source: object, target: object) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with expect_error(StoreError):
+        LocalStore(str(tmp_path)).create("commits/a", b"1")
+
+
+def test_a_file_system_that_takes_no_folders_is_one_clear_message():
+    with expect_error(StoreError):
+        LocalStore("/proc/runs").create("commits/a", b"1")

@@ -130,6 +130,12 @@ def test_a_url_with_too_few_slashes_is_refused(prefix: str):
         open_store(prefix)
 
 
+def test_a_store_on_s3_without_its_package_names_the_package(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with expect_error(StoreError):
+        open_store("s3://bucket/runs")
+
+
 def test_a_file_url_is_the_folder_of_its_path(tmp_path: Path):
     assert open_store(f"file://{tmp_path}/here/../runs/").prefix == str(tmp_path / "runs")
     with expect_error(StoreError):

@@ -11,6 +11,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
+from marin_dag.errors import UserError
 from marin_dag.keep.copy import copier as copier_module
 from marin_dag.keep.copy.copier import Copied, Copier, DamagedSourceError, HeldAtTargetError
 from marin_dag.ledger.damage import findings_of
@@ -18,7 +19,7 @@ from marin_dag.ledger.epoch import LeaseLostError, seal
 from marin_dag.ledger.lease import Lease, Leases
 from marin_dag.ledger.marks import marked
 from marin_dag.ledger.output_warning import OutputWarning
-from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, new_attempt
+from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, new_attempt, record_path
 from marin_dag.store import gcs, local
 from marin_dag.store import retry as transient
 from marin_dag.store.local import LocalStore
@@ -304,7 +305,7 @@ def test_a_lost_lease_stops_the_copy_and_the_next_one_completes_it(
     monkeypatch.setattr(Leases, "acquire", acquired)
     monkeypatch.setattr(Copier, "_blocks", losing)
     copier = Copier(source, target)
-    with pytest.raises(LeaseLostError):
+    with expect_error(LeaseLostError):
         copier.copy(DIGEST)
     assert target.list("commits") == []
     seal(target, DIGEST, 1)  # as a successor does first
@@ -331,3 +332,13 @@ def test_a_copy_keeps_the_warnings_about_the_output_and_their_mark(places: tuple
     record = Records(source).commit(a_record(digest=DIGEST, warnings=(warning,), manifest=()))
     assert copied(source, target).outcome == "copied"
     assert Records(target).get(record.key).warnings == (warning,) and marked(target)["warned"] == {record.key}
+
+
+def test_a_damaged_record_at_the_target_is_named_with_its_fix(tmp_path: Path) -> None:
+    source, target = open_store(str(tmp_path / "source")), open_store(str(tmp_path / "target"))
+    record = output(source)
+    target.write(record_path(record.key), b"{}")
+    copier = Copier(source, target)
+    with expect_error(UserError):
+        copier.copy(DIGEST)
+    copier.close()

@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from marin_dag.errors import UserError
 from marin_dag.ledger.provenance import git_state
 from marin_dag.ledger.records import Record, Records
-from marin_dag.run.ray.detach import _outputs_below
+from marin_dag.run.ray.detach import DetachedRuns, _outputs_below
 from marin_dag.store.prefix import open_store
-from tests.catalogue import check_message
+from tests.catalogue import check_message, expect_error
 from tests.marin_dag.cluster_steps import notes
 from tests.marin_dag.run.test_kill import wait_for
 from tests.ray_nodes import ROOT, RayNodes
@@ -127,8 +130,31 @@ def test_a_missing_cluster_token_or_run_is_one_message(terminal: Terminal):
     assert code == 1
     assert "RAY_AUTH_TOKEN" in errors and "Traceback" not in errors
     code, _, errors = terminal("attach")
-    assert code == 1
-    assert errors.startswith("walks: ") and "Traceback" not in errors
+    assert code == 1 and errors.count("\n") == 1
+
+
+class Jobs:
+    """A cluster that takes no job and has one of another recipe."""
+
+    def list_jobs(self) -> list[Any]:
+        return [SimpleNamespace(submission_id="other-1", metadata={"pipeline": "other", "prefix": "gs://b/runs"})]
+
+    def submit_job(self, **job: Any) -> None:
+        raise RuntimeError("Request failed with status code 500: disk full.")
+
+    def get_address(self) -> str:
+        return "http://head:8265"
+
+
+def test_what_a_cluster_refuses_or_does_not_have_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    runs = object.__new__(DetachedRuns)  # without a cluster
+    runs._client, runs._metadata = Jobs(), {"pipeline": "walks", "prefix": "gs://b/runs"}
+    for name in (None, "walks-1"):
+        with expect_error(UserError):
+            runs.newest(name)
+    with expect_error(UserError):
+        runs.submit(["python", "walks.py"], tmp_path)
 
 
 @pytest.mark.parametrize("name", ["runs", "runs [of] *mine*", "!runs", "#runs", "a/runs"])

@@ -16,9 +16,10 @@ import ray
 from marin_dag.graph.context import Host
 from marin_dag.graph.resources import Cpu, Tpu
 from marin_dag.ledger.records import Failure
-from marin_dag.run.ray.gang import Gang, cause_of, hosts_of
+from marin_dag.run.ray.gang import Gang, RefusedFanOut, cause_of, hosts_of
 from marin_dag.run.task import Outcome
 from steps.joined_mesh import LOST_PEER_ERRORS
+from tests.catalogue import expect_error
 from tests.marin_dag.cluster_steps import notes
 from tests.marin_dag.gang_steps import SumConfig, sums
 from tests.marin_dag.kill_everywhere import committed_bytes
@@ -185,3 +186,8 @@ def test_hosts_are_numbered_slice_by_slice():
     ]
     assert len(hosts_of(Tpu("v4-2048"))) == 256
     assert {host.num_slices for host in hosts_of(Tpu("v5litepod-256", num_slices=2))} == {2}
+
+
+def test_a_map_on_several_hosts_is_refused() -> None:
+    with expect_error(TypeError):
+        RefusedFanOut().run([], 1, "shards", lambda: False)

@@ -19,7 +19,7 @@ from marin_dag.run.ray import cluster
 from marin_dag.run.ray.backend import RayBackend
 from marin_dag.run.ray.cluster import is_connected, join_cluster, start_cluster
 from marin_dag.store.redact import redact
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 
 ROOT = Path(__file__).parents[4]
 NO_DASHBOARD = """The last 20 lines of /tmp/ray/session_1/logs/dashboard.log (it contains the error message):
@@ -131,6 +131,10 @@ def test_the_folder_of_the_sessions_is_private_and_short_enough(monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", "/" + "b" * 40)
     with expect_error(UserError):
         started_with(monkeypatch)
+    monkeypatch.setenv("RAY_TMPDIR", "/proc/ray")
+    with pytest.raises(UserError) as caught:
+        started_with(monkeypatch)
+    check_message(str(caught.value).replace(f"ray-{os.getuid()}", "ray-UID"))
 
 
 @pytest.mark.parametrize("left", [None, types.ModuleType("ray")], ids=["nothing", "a part"])
