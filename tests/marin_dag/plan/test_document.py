@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from marin_dag.identity.diff import CodeChanged, Difference
 from marin_dag.plan.reasons import OfAttempt, Reason
 from tests.marin_dag.workbench import Workbench
 
+PAGE = Path(__file__).parents[3] / "docs/reference/plans.md"
 COST = {"work", "bytes_read", "bytes_written"}
 STEP = {"name", "kind", "verdict", "is_selected", "will_run", "digest", "milestone", "key", "policy", "version"} | {
     "inputs",
@@ -84,6 +86,16 @@ def test_verdicts_and_reasons_are_those_of_its_schema(bench: Workbench) -> None:
     kinds = [*Reason.__subclasses__(), *OfAttempt.__subclasses__()]
     fields = {kind.__name__: {field.name: field.type for field in dataclasses.fields(kind)} for kind in kinds}
     assert {name: found for name, found in fields.items() if name != "OfAttempt"} == REASONS
+
+
+def test_the_reference_lists_each_reason_with_its_fields() -> None:
+    listed = {}
+    for line in PAGE.read_text(encoding="utf-8").partition("| reason `type` |")[2].splitlines()[2:]:
+        if not line.startswith("|"):
+            break
+        names, fields = (re.findall(r"`(\w+)`", cell) for cell in line.strip("|").split("|"))
+        listed |= {name: set(fields) for name in names}
+    assert listed == {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): set(fields) for name, fields in REASONS.items()}
 
 
 def test_a_dry_run_prints_the_same_document_and_writes_nothing(bench: Workbench) -> None:
