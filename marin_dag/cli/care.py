@@ -11,6 +11,7 @@ from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import Record, Records, UnreadableRecordError, record_path
 from marin_dag.plan.milestones import earlier_milestones
 from marin_dag.quantities import counted, in_bytes
+from marin_dag.record_key import key_of
 from marin_dag.store.store import Store
 
 ALL = "all"
@@ -35,7 +36,7 @@ def verify(session: Session) -> int:
         knows_all = len(found) == len(keys)
         is_good &= knows_all
         if step.key in found:
-            earlier = [found.get(f"{step.digest}@{at}") for at in earlier_milestones(step, committed)]
+            earlier = [found.get(key_of(step.digest, at)) for at in earlier_milestones(step, committed)]
             checked = [*(record for record in earlier if record is not None), found[step.key]]
             is_good &= _verify_output(session, checked, found.values(), knows_all=knows_all)
     if not seen:

@@ -11,6 +11,7 @@ from marin_dag.identity.diff import CodeChanged
 from marin_dag.ledger.acceptances import Acceptances, require_reason
 from marin_dag.plan.planned import PlannedStep
 from marin_dag.plan.reasons import Changed, Drifted, render_difference
+from marin_dag.record_key import digest_of
 
 
 @command(
@@ -56,7 +57,7 @@ def _changed_code(planned: PlannedStep) -> tuple[str, CodeChanged]:
     changes = [reason for reason in planned.reasons if isinstance(reason, Changed)]
     code = [change.difference for change in changes if change.is_here and isinstance(change.difference, CodeChanged)]
     if planned.compared is not None and planned.step.policy == "tracked" and len(code) == len(changes) == 1:
-        return planned.compared.key.partition("@")[0], code[0]
+        return digest_of(planned.compared.key), code[0]
     others = ", ".join(str(change) for change in changes if change.difference not in code)
     why = f", and more changed than its code: {others}" if others else ""
     raise UserError(

@@ -11,6 +11,7 @@ from marin_dag.keep.collect import Collector, Garbage, Roots
 from marin_dag.ledger.pins import Pins
 from marin_dag.plan.milestones import lost_in
 from marin_dag.quantities import in_bytes
+from marin_dag.record_key import digest_of, milestone_of
 from marin_dag.values.changes import nearest
 
 SECONDS_OF_A_DAY = 86_400.0
@@ -75,14 +76,14 @@ def _named(session: Session, roots: Roots) -> dict[str, str]:
     graph = session.graph()
     named = {name: graph.step(name).digest for name in session.parsed.good_of}
     for name, digest in named.items():
-        started = [key for key in roots.wanted if key.partition("@")[0] == digest]
+        started = [key for key in roots.wanted if digest_of(key) == digest]
         if started:
             raise UserError(
-                f"--good-of {name}: a step starts from its step {int(started[0].partition('@')[2]):,}, which was saved "
+                f"--good-of {name}: a step starts from its step {milestone_of(started[0]):,}, which was saved "
                 "but not published. Run or drop that step first."
             )
         for pin in Pins(session.store).all():
-            if pin.key.partition("@")[0] == digest:
+            if digest_of(pin.key) == digest:
                 raise UserError(
                     f"--good-of {name}: it is pinned by {pin.author} ({pin.because or 'no reason given'}), and a "
                     f"pinned step keeps its good checkpoints. First: `pin {pin.name} --unpin`."

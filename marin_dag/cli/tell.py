@@ -12,6 +12,7 @@ from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, STOP, Request, Requests
 from marin_dag.plan.milestones import LostMilestones, MilestoneOutsideRun
+from marin_dag.record_key import key_of
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 
@@ -98,7 +99,7 @@ def _check_milestone(store: Store, graph: Graph, step: Step[Any], action: str, a
     where, records = f"tell {step.name} {action} --at {at}", Records(store)
     if action != PUBLISH:
         raise UserError(f"{where}: only `publish` takes a step. Remove --at.")
-    if records.find(f"{step.digest}@{at}") is not None:
+    if records.find(key_of(step.digest, at)) is not None:
         raise UserError(f"{where}: step {at:,} is published already.")
     reason = LostMilestones(graph, store).of_milestone(step.at(step=at))
     if isinstance(reason, MilestoneOutsideRun):

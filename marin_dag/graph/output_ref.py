@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 from marin_dag.graph.declared import declared_by_caller
+from marin_dag.record_key import key_of
 from marin_dag.values.reference import InputNotReadyError, Reference
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -45,7 +46,7 @@ class OutputRef(Reference, Generic[NodeT]):
     @property
     def keys(self) -> tuple[str, ...]:
         """Keys of records, the best first; any one of them is enough to start on."""
-        return (self.key, f"{self.digest}@{FIRST_PART}") if self.is_growing else (self.key,)
+        return (self.key, key_of(self.digest, FIRST_PART)) if self.is_growing else (self.key,)
 
     @property
     def typed(self) -> str:

@@ -24,6 +24,7 @@ from marin_dag.graph.overrides import active
 from marin_dag.graph.resources import Resources
 from marin_dag.identity.code_identity import Policy, code_of
 from marin_dag.identity.identity import Identity, identity_of
+from marin_dag.record_key import key_of
 from marin_dag.values.changes import Change, changed, value_at, value_change, value_changes
 from marin_dag.values.fields import Added, Once, Runtime, StopAt, once_fields
 from marin_dag.values.typed_values import wrong_value_in
@@ -188,7 +189,7 @@ class Step(Generic[ResultT]):
     @cached_property
     def key(self) -> str:
         """Name of this step's record: the digest, and the milestone at which the step stops."""
-        return self.digest if self.until is None else f"{self.digest}@{self.until}"
+        return key_of(self.digest, self.until)
 
     @property
     def computed_identity(self) -> Identity:

@@ -23,6 +23,7 @@ from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import CODES, COMMITS, FAILURES, LABELS, Record, Records, key_at, record_path
 from marin_dag.ledger.requests import REQUESTS
 from marin_dag.ledger.work_files import CODE, EVENTS, WORK, kept_folders, seal_rank
+from marin_dag.record_key import digest_of
 from marin_dag.store.store import Entry, Store
 
 OUTPUTS = "outputs"
@@ -86,7 +87,7 @@ class Collector:
         running, needs = self._running()
         files, beside = by_attempt(self.store.list(OUTPUTS))
         step_names = {made.short: made.name for made in files}
-        busy = running | {key.partition("@")[0] for key in self.roots.keys - records.keys()}
+        busy = running | {digest_of(key) for key in self.roots.keys - records.keys()}
         leased = {parts(entry.path)[0] for entry in self.store.list(LEASES)}
         known = {"", *self.roots.names}
         busy |= {digest for digest in leased if step_names.get(digest[:8], "") not in known}
@@ -103,7 +104,7 @@ class Collector:
     def _kept(
         self, records: dict[str, Record], in_use: frozenset[str], committed: dict[str, Entry], labels: "_Labels"
     ) -> frozenset[str]:
-        digests = {key.partition("@")[0] for key in self.roots.keys} | in_use
+        digests = {digest_of(key) for key in self.roots.keys} | in_use
         digests |= {entry.path.split("/")[1] for entry in self.store.list(ACCEPTED)}
         keys = Pins(self.store).pinned()
         return frozenset(
@@ -122,7 +123,7 @@ class Collector:
         """
         oldest = max(self.older_than_seconds, DEAD_SECONDS)
         held = Leases(self.store).unsealed(oldest, writes=writes, must_know_needs=True)
-        needs = (key.partition("@")[0] for each in held.values() for key in each.holder.needs)
+        needs = (digest_of(key) for each in held.values() for key in each.holder.needs)
         return frozenset(held), frozenset(needs)
 
     def _is_young(self, entry: Entry) -> bool:
@@ -186,7 +187,7 @@ class Collector:
 
         All work of the digests `busy` is kept, and of those in `kept` (with their names) events and good checkpoints.
         """
-        wanted = {key.partition("@")[0] for key in self.roots.wanted - set(committed)}
+        wanted = {digest_of(key) for key in self.roots.wanted - set(committed)}
         by_digest: dict[str, list[Entry]] = {}
         for entry in self.store.list(WORK):
             digest, _, rest = entry.path.removeprefix(f"{WORK}/").partition("/")
@@ -218,7 +219,7 @@ class Collector:
         return [
             Garbage(kind, f"{top}/{name}", "", "", tuple(entries))
             for name, entries in by_name.items()
-            if name.partition("@")[0] not in kept and not any(self._is_young(entry) for entry in entries)
+            if digest_of(name) not in kept and not any(self._is_young(entry) for entry in entries)
         ]
 
     def delete(self, garbage: Sequence[Garbage]) -> list[str]:
@@ -278,7 +279,7 @@ class Collector:
         commits = self.store.list(COMMITS, garbage.digest) if garbage.digest else []
         keys = [key_at(entry.path) for entry in commits]
         if garbage.kind == "good" and keys:
-            if garbage.digest in {key.partition("@")[0] for key in Pins(self.store).pinned()}:
+            if garbage.digest in {digest_of(key) for key in Pins(self.store).pinned()}:
                 return "its step is pinned"
             if garbage.digest not in self.good_of:
                 return "its step has an output"

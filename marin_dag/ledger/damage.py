@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from marin_dag.errors import UserError, listed
 from marin_dag.identity.identity import digest_of_document
 from marin_dag.ledger.records import CHECKSUM_THREADS, FileEntry, Record, Records
+from marin_dag.record_key import digest_of
 from marin_dag.store.redact import HIDDEN
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store
@@ -65,7 +66,7 @@ def finding_lines(findings: Sequence[Finding]) -> str:
 def identity_finding(record: Record, key: str) -> str:
     """Return how the identity in a record differs from the key that the record was found under; "" if it does not."""
     digest = digest_of_document(record.identity)
-    if record.key == key and digest == record.digest == key.partition("@")[0]:
+    if record.key == key and digest == record.digest == digest_of(key):
         return ""
     if record.key == key and HIDDEN_SECRET.search(json.dumps(record.identity)):
         return ""  # hidden in the record and not in the digest: a config had the value of a secret of the environment

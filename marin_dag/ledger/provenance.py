@@ -126,13 +126,9 @@ def _keep_environment(store: Store) -> str:
         python=platform.python_version(), platform=platform.platform(), packages=installed_packages()
     )
     data = environment.model_dump_json(indent=1).encode()
-    path = environment_path(data)
+    path = f"{ENVIRONMENTS}/{hashlib.sha256(data).hexdigest()[:16]}.json"
     store.create(path, data)
     return path
-
-
-def environment_path(data: bytes) -> str:
-    return f"{ENVIRONMENTS}/{hashlib.sha256(data).hexdigest()[:16]}.json"
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

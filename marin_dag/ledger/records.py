@@ -18,6 +18,7 @@ from marin_dag.ledger.checked_json import ChecksumError, checked_body, checked_j
 from marin_dag.ledger.marks import add_mark
 from marin_dag.ledger.output_warning import OutputWarning
 from marin_dag.ledger.provenance import Provenance
+from marin_dag.record_key import key_of, milestone_of
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Entry, Store, StoreError
@@ -203,10 +204,11 @@ class Records:
 
     def milestone_steps(self, digest: str) -> list[int]:
         """Return the steps of the committed milestones of a digest, in order, by one listing."""
-        return sorted(int(key_at(entry.path).rpartition("@")[2]) for entry in self.store.list(COMMITS, f"{digest}@"))
+        keys = (key_at(entry.path) for entry in self.store.list(COMMITS, f"{digest}@"))
+        return sorted(milestone for key in keys if (milestone := milestone_of(key)) is not None)
 
     def milestones(self, digest: str) -> dict[int, Record]:
-        return {at: self.get(f"{digest}@{at}") for at in self.milestone_steps(digest)}
+        return {at: self.get(key_of(digest, at)) for at in self.milestone_steps(digest)}
 
     def record_failure(self, failure: Failure) -> None:
         path = f"{FAILURES}/{failure.key}/{failure.attempt}.json"

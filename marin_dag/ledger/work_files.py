@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from marin_dag.ledger.records import Failure, Records
+from marin_dag.record_key import digest_of
 from marin_dag.store.store import Entry, Store, StoreError
 
 WORK = "work"
@@ -110,9 +111,8 @@ def progress_mark(store: Store, digest: str, resumes_at: ResumesAt | None) -> st
 def standing_failures(records: Records, key: str, resumes_at: ResumesAt | None) -> list[Failure]:
     """Return the failed attempts of a record key, oldest first; none if a later attempt got further."""
     failures = records.failures(key)
-    digest = key.partition("@")[0]
     mark = failures[-1].progress if failures else ""
-    return [] if mark and mark != progress_mark(records.store, digest, resumes_at) else failures
+    return [] if mark and mark != progress_mark(records.store, digest_of(key), resumes_at) else failures
 
 
 def _resumable(digest: str, resumes_at: ResumesAt | None, kept: Sequence[Entry]) -> list[str]:

@@ -13,6 +13,7 @@ from marin_dag.graph.step import Step
 from marin_dag.identity.diff import Difference, FieldChanged, InputChanged, differences
 from marin_dag.ledger.records import Records
 from marin_dag.plan.planned import Compared
+from marin_dag.record_key import digest_of, milestone_of
 from marin_dag.store.redact import without_known_secrets
 
 MAX_COMPARED = 16
@@ -100,7 +101,7 @@ class Causes:
     @staticmethod
     def _above(found: tuple[Difference, ...]) -> list[_Pair]:
         inputs = [_Pair(item.old_key, item.new_key) for item in found if isinstance(item, InputChanged)]
-        return [pair for pair in inputs if _digest(pair.old_key) != _digest(pair.new_key)]
+        return [pair for pair in inputs if digest_of(pair.old_key) != digest_of(pair.new_key)]
 
     def _combined(self, name: str, found: tuple[Difference, ...]) -> tuple[Cause, ...]:
         own: dict[Cause, None] = {}
@@ -113,9 +114,8 @@ class Causes:
         return tuple({**own, **above})
 
     def _of_input(self, name: str, difference: InputChanged) -> tuple[Cause, ...]:
-        old_digest, _, old_milestone = difference.old_key.partition("@")
-        new_digest, _, new_milestone = difference.new_key.partition("@")
-        if old_digest != new_digest:
+        old_milestone, new_milestone = milestone_of(difference.old_key), milestone_of(difference.new_key)
+        if digest_of(difference.old_key) != digest_of(difference.new_key):
             followed = self._known[_Pair(difference.old_key, difference.new_key)]
             if not followed:
                 old, new = self._identity(difference.old_key), self._identity(difference.new_key)
@@ -129,14 +129,14 @@ class Causes:
         stopping = self._by_key.get(difference.new_key)
         if stopping is not None and stopping.kind.stop_field is not None:
             # The input is the last milestone of `stopping`, whose end was moved.
-            moved = Cause(stopping.name, FieldChanged(stopping.kind.stop_field, old_milestone, new_milestone))
+            moved = Cause(stopping.name, FieldChanged(stopping.kind.stop_field, str(old_milestone), str(new_milestone)))
         else:
             moved = Cause(name, FieldChanged(difference.field, f"step {old_milestone}", f"step {new_milestone}"))
         return (moved, *followed)
 
     def _identity(self, key: str) -> Identified | None:
         if key not in self._identified:
-            steps = self._by_digest.get(_digest(key))
+            steps = self._by_digest.get(digest_of(key))
             if steps is not None:
                 step = self._by_key.get(key, steps[0])
                 self._identified[key] = Identified(
@@ -168,7 +168,7 @@ class Siblings:
         """Return the sibling that differs from `step` by the fewest causes, and the causes; None without siblings."""
         one_each: dict[str, str] = {}
         for key in self.keys(step.name):
-            one_each.setdefault(key.partition("@")[0], key)
+            one_each.setdefault(digest_of(key), key)
         one_each.pop(step.digest, None)
         if not one_each:
             return None
@@ -181,7 +181,3 @@ class Siblings:
         kind = step.identity["kind"]
         record, found = min(compared, key=lambda item: (item[0].identity["kind"] != kind, len(item[1])))
         return Compared(record.key, record.name, record.provenance.finished, len(compared)), found
-
-
-def _digest(key: str) -> str:
-    return key.partition("@")[0]

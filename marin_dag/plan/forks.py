@@ -40,10 +40,6 @@ WithForks = Callable[[Graph, Sequence[Fork], Sequence[Fork]], Sequence[Step[Any]
 the others up."""
 
 
-class DamagedForkError(ForkError):
-    """A stored fork that cannot be read."""
-
-
 class Forks:
     """The forks of one variant of a recipe, such as one scale, in one store."""
 
@@ -115,7 +111,7 @@ class Forks:
             raise ForkError(f"drop {name}: no fork has this name.{nearest(name, paths)} Forks: {kept}.")
         try:
             fork = self._read(paths[name])
-        except DamagedForkError:  # unreadable, which is why it is dropped
+        except ForkError:  # unreadable, which is why it is dropped
             fork = Fork(name=name, base="an unreadable record", changes={}, author="", reason="", created="")
         others = self._kept(path for other, path in paths.items() if other != name)
         based = [other.name for other in others if other.base == name]
@@ -248,7 +244,7 @@ class Forks:
             return Fork.model_validate_json(self._store.read(path))
         except ValidationError as error:
             name = path.removeprefix(f"{self.folder}/").removesuffix(".json")
-            raise DamagedForkError(
+            raise ForkError(
                 f"{self._store.url(path)}: not a fork ({error.error_count()} errors); `drop {name}` forgets it."
             ) from None
 

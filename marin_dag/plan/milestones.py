@@ -17,6 +17,7 @@ from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH, Requests
 from marin_dag.plan.reasons import OfAttempt, Reason
+from marin_dag.record_key import digest_of, key_of, milestone_of
 from marin_dag.store.store import Store
 
 WantedMilestones = Mapping[str, frozenset[int]]
@@ -136,7 +137,7 @@ def still_wanted(
     """Return the wanted or requested milestones before the end of `step` that are not committed yet."""
     end = step.until or 0
     milestones = sorted(wanted.get(step.digest, frozenset()) | requested)
-    return tuple(at for at in milestones if at < end and f"{step.digest}@{at}" not in committed)
+    return tuple(at for at in milestones if at < end and key_of(step.digest, at) not in committed)
 
 
 def earlier_milestones(step: Step[Any], committed: Collection[str]) -> tuple[int, ...]:
@@ -151,9 +152,9 @@ def kept_milestones(committed: Iterable[str]) -> Mapping[str, list[int]]:
     """Return the committed milestones of each run by its digest, in order."""
     kept: dict[str, list[int]] = {}
     for key in committed:
-        digest, _, milestone = key.partition("@")
-        if milestone:
-            kept.setdefault(digest, []).append(int(milestone))
+        milestone = milestone_of(key)
+        if milestone is not None:
+            kept.setdefault(digest_of(key), []).append(milestone)
     return {digest: sorted(milestones) for digest, milestones in kept.items()}
 
 

@@ -41,6 +41,7 @@ from marin_dag.plan.reasons import (
     Warned,
 )
 from marin_dag.plan.remainder import StopRequests, with_remainders
+from marin_dag.record_key import key_of
 from marin_dag.store.store import Store
 
 
@@ -243,7 +244,7 @@ class _Planner:
         accepted: tuple[Accepted, ...] = ()
         if earlier:
             # To continue with other code under the same version would mix both in one run.
-            drift, accepted = self._drift(step, f"{step.digest}@{earlier[-1]}")
+            drift, accepted = self._drift(step, key_of(step.digest, earlier[-1]))
             if drift is not None:
                 return Verdict.DRIFTED, (drift,)
         held = self.running.get(step.digest)

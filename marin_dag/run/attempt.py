@@ -25,6 +25,7 @@ from marin_dag.ledger.provenance import now
 from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
 from marin_dag.ledger.work_files import write_work_code
+from marin_dag.record_key import key_of
 from marin_dag.run.attempt_log import AttemptLog, child_output_in_place, remember_secrets, step_logger
 from marin_dag.run.input_files import InputFiles, inputs_in
 from marin_dag.run.parts import parts_of
@@ -140,7 +141,7 @@ class AttemptContext:
     def warn(self, text: str) -> None:
         self.log.warning("%s", text)
         if self.host.index == 0:
-            self._channel.warn(f"{self.name}: {text}")
+            self._channel.say(f"{self.name}: {text}")
 
     def warn_about_output(self, text: str, *, samples: Iterable[str] = (), file: str = "") -> None:
         warning = output_warning(text, samples, file)
@@ -160,9 +161,10 @@ class AttemptContext:
             return
         self.check_code()
         self.input_files.check()
-        if not self._task.is_forced or self._records.find(f"{self.digest}@{milestone}") is not None:
+        key = key_of(self.digest, milestone)
+        if not self._task.is_forced or self._records.find(key) is not None:
             self._commit(milestone, f"{self._output}/{folder}", result, ())
-            self._channel.published(f"{self.digest}@{milestone}")
+            self._channel.published(key)
 
     def milestones(self) -> dict[int, Input[Any]]:
         found = {
@@ -275,7 +277,7 @@ class AttemptContext:
         # the same bytes as an undisturbed one.
         excluded = frozenset(self._published_folders) if folder == self._output else frozenset[str]()
         manifest = make_manifest(self._store, folder, tuple(expected), excluded=excluded)
-        key = task.digest if milestone is None else f"{task.digest}@{milestone}"
+        key = key_of(task.digest, milestone)
         if task.is_forced:
             first = self._records.get(key)
             others = self._records.milestones(self.digest).values()

@@ -16,6 +16,7 @@ from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Lease
 from marin_dag.ledger.requests import Request
+from marin_dag.record_key import digest_of
 
 Keys = tuple[str, ...]
 """Keys of records, any one of which an input can start from; the best first."""
@@ -106,7 +107,7 @@ class Frontier:
         if key in self.committed:
             return
         self.committed.add(key)
-        for keys, reader in self._readers[key.partition("@")[0]]:
+        for keys, reader in self._readers[digest_of(key)]:
             if key in keys:
                 self._missing[reader.step.key].discard(keys)
                 self._note_complete(reader)

@@ -6,6 +6,7 @@ from marin_dag.graph.context import Parts
 from marin_dag.graph.inputs import Input
 from marin_dag.ledger.lease import Leases
 from marin_dag.ledger.records import COMMITS, Records, key_at
+from marin_dag.record_key import key_of, milestone_of
 from marin_dag.store.store import Store
 
 
@@ -26,8 +27,8 @@ def parts_of(growing: Input[Any], store: Store, *, after: int) -> Parts:
         path = store.url(record.output_path)
         return Input(growing.name, digest, path, result, milestone=number)
 
-    keys = {key_at(entry.path) for entry in store.list(COMMITS, digest)}
-    numbers = sorted(int(key.partition("@")[2]) for key in keys if "@" in key)
-    whole = input_of(digest, None) if digest in keys else None
-    parts = {number: input_of(f"{digest}@{number}", number) for number in numbers if number > after}
+    numbers = {milestone_of(key_at(entry.path)) for entry in store.list(COMMITS, digest)}
+    whole = input_of(digest, None) if None in numbers else None
+    found = sorted(number for number in numbers if number is not None and number > after)
+    parts = {number: input_of(key_of(digest, number), number) for number in found}
     return Parts(parts, whole, beat)

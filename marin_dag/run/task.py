@@ -14,6 +14,7 @@ from marin_dag.ledger.damage import DamagedInputError
 from marin_dag.ledger.progress import Progress
 from marin_dag.ledger.provenance import Provenance, now
 from marin_dag.ledger.records import Failure, Record, attempt_path, first_lines
+from marin_dag.record_key import key_of
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import is_transient
 from marin_dag.store.store import explain_os_error, limit_met
@@ -48,7 +49,7 @@ class Task:
 
     @property
     def key(self) -> str:
-        return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
+        return key_of(self.digest, self.milestone)
 
     def failure_of(self, error: BaseException) -> Failure:
         """Return the record of this attempt if it ended with `error`."""
@@ -116,24 +117,8 @@ class Outcome:
         return f"{kept}: {self.stopped_at}" if self.stopped_at else kept
 
 
-class Listener(Protocol):
-    """The driver, as a backend sees it."""
-
-    def started(self, key: str) -> None:
-        """Handle that a step has its resources and has started."""
-
-    def report(self, key: str, progress: Progress) -> None:
-        """Handle the progress of a step."""
-
-    def published(self, key: str) -> None:
-        """Handle that a milestone is committed, so that steps that wait for it may start."""
-
-    def say(self, text: str) -> None:
-        """Show a message of the backend, or a warning of a step that the text names."""
-
-
-class Channel(Protocol):
-    """Messages between a running step and its driver."""
+class Reports(Protocol):
+    """What a running step reports to its driver."""
 
     def report(self, key: str, progress: Progress) -> None:
         """Report how far the step is."""
@@ -141,8 +126,19 @@ class Channel(Protocol):
     def published(self, key: str) -> None:
         """Report that a milestone is committed, so that steps that wait for it may start."""
 
-    def warn(self, text: str) -> None:
-        """Show a line, which names its step, in the terminal."""
+    def say(self, text: str) -> None:
+        """Show a line in the terminal; that of a step names the step."""
+
+
+class Listener(Reports, Protocol):
+    """The driver, as a backend sees it."""
+
+    def started(self, key: str) -> None:
+        """Handle that a step has its resources and has started."""
+
+
+class Channel(Reports, Protocol):
+    """Messages between a running step and its driver."""
 
     def stop_requested(self) -> bool:
         """Return whether to save and stop."""

@@ -9,6 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
+from marin_dag.record_key import key_of
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -33,8 +34,7 @@ class Reference:
     @property
     def key(self) -> str:
         """Key of the record that this reads."""
-        milestone = self.milestone
-        return self.digest if milestone is None else f"{self.digest}@{milestone}"
+        return key_of(self.digest, self.milestone)
 
     @property
     def typed(self) -> str:

@@ -100,7 +100,7 @@ class _FolderChannel:
         self._num_published += 1
         _write(self._folder / f"{self._attempt}-{self._num_published}.published", key.encode())
 
-    def warn(self, text: str) -> None: ...
+    def say(self, text: str) -> None: ...
 
     def stop_requested(self) -> bool:
         return (self._folder / f"{self._attempt}.stop").exists()

@@ -21,6 +21,7 @@ from marin_dag.ledger.pins import PINS
 from marin_dag.ledger.records import LABELS, Records, first_lines
 from marin_dag.ledger.requests import REQUESTS
 from marin_dag.quantities import counted, in_bytes
+from marin_dag.record_key import digest_of, milestone_of
 from marin_dag.store.retry import patiently
 from marin_dag.store.store import Store, StoreError
 
@@ -231,7 +232,7 @@ def outputs_of(steps: Sequence[Step[Any]], committed: Iterable[str]) -> dict[str
     """
     by_digest: dict[str, list[str]] = {}
     for key in sorted(committed, key=lambda key: (len(key), key)):  # step 9 before step 10
-        by_digest.setdefault(key.partition("@")[0], []).append(key)
+        by_digest.setdefault(digest_of(key), []).append(key)
     stops: dict[str, list[Step[Any]]] = {}
     for step in steps:
         stops.setdefault(step.digest, []).append(step)
@@ -240,10 +241,10 @@ def outputs_of(steps: Sequence[Step[Any]], committed: Iterable[str]) -> dict[str
         same.sort(key=lambda step: step.until or 0)
         for step in same:
             for key in by_digest.get(digest, ()):
-                at = key.partition("@")[2]
-                if step.until is None and not at:
+                at = milestone_of(key)
+                if step.until is None and at is None:
                     found.setdefault(key, step.name)
-                elif step.until is not None and at and (int(at) <= step.until or step is same[-1]):
+                elif step.until is not None and at is not None and (at <= step.until or step is same[-1]):
                     found.setdefault(key, f"{step.name}@{at}")
     return found
 
@@ -253,7 +254,7 @@ def copy_attachments(source: Store, target: Store, keys: Collection[str], forks_
 
     Existing objects at the target stay as they are. Return conflicts, a line each: objects of the target that differ.
     """
-    digests = {key.partition("@")[0] for key in keys}
+    digests = {digest_of(key) for key in keys}
     labels = (path for path in _paths(source, LABELS) if path.rpartition("/")[2] in keys)
     pins = (path for path in _paths(source, PINS) if path.removeprefix(f"{PINS}/").removesuffix(".json") in keys)
     requests = (path for path in _paths(source, REQUESTS) if path.split("/")[1] in digests)

@@ -25,7 +25,7 @@ class LocalBackend:
     def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> None:
         check_one_machine(wanted, None)
         # The backend is the channel of its steps, too.
-        self.report, self.published, self.warn = listener.report, listener.published, listener.say
+        self.report, self.published, self.say = listener.report, listener.published, listener.say
         self._listener = listener
 
     def submit(self, task: Task) -> None:

@@ -158,7 +158,7 @@ class RayBackend:
             self._listener.report(key, item)
         for key in updates.published:
             self._listener.published(key)
-        for text in updates.warnings:
+        for text in updates.lines:
             self._listener.say(text)
 
     def request_stop(self) -> None:

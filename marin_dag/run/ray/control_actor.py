@@ -20,8 +20,8 @@ class Updates(NamedTuple):
     started: list[str]
     progress: dict[str, Progress]
     published: list[str]
-    warnings: list[str]
-    """Not by key: each text names its step."""
+    lines: list[str]
+    """Not by key: each line names its step."""
 
 
 class ControlActor:
@@ -47,8 +47,8 @@ class ControlActor:
     def published(self, key: str) -> None:
         self._updates.published.append(key)
 
-    def warn(self, text: str) -> None:
-        self._updates.warnings.append(text)
+    def say(self, text: str) -> None:
+        self._updates.lines.append(text)
 
     def stop(self, attempt: str | None) -> None:
         """Ask one attempt to stop, or all of them for None. Later attempts at the same step are not affected."""
@@ -115,8 +115,8 @@ class ControlChannel:
     def published(self, key: str) -> None:
         self._actor.published.remote(key)
 
-    def warn(self, text: str) -> None:
-        self._actor.warn.remote(text)
+    def say(self, text: str) -> None:
+        self._actor.say.remote(text)
 
     def stop_requested(self) -> bool:
         # Never waits: the reply takes as long as many a step, and a task in `ray.get` lends its CPUs to another task.
