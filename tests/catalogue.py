@@ -10,6 +10,7 @@ import difflib
 import functools
 import os
 import re
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests/messages"
 HEADING = re.compile(r"^## (\S.*)$", re.MULTILINE)
+HOST = re.escape(socket.gethostname())
 VARYING = (
     (re.compile(re.escape(str(ROOT))), "<repository>"),
     (re.compile(r"(<repository>/[\w./-]+\.py):\d+"), r"\1:<line>"),
     (re.compile(r"(/dev/shm|/tmp|/var/tmp)/[^\s'\":,;)]*/(?=[\w.-])"), "<tmp>/"),
     (re.compile(r"(/dev/shm|/tmp|/var/tmp)/[\w./-]*"), "<tmp>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"), "<time>"),
+    (re.compile(rf"(?<=\bon ){HOST}\b|\b{HOST}(?= \(?pid )"), "<host>"),
     (re.compile(r"\bpid \d+"), "pid <pid>"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:<port>"),
     (re.compile(r"( \[http_response_(body|code)='([^'\\]|\\.)*'\])+"), " [<response>]"),

@@ -1,5 +1,6 @@
 """The catalogue holds one section for each message that a test provokes, and no others."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -21,5 +22,7 @@ def test_tests_compare_messages_only_with_the_catalogue() -> None:
 
 
 def test_varying_text_is_replaced() -> None:
-    text = f"{ROOT}/a.py: pid 17 at 127.0.0.1:8265 since 2026-01-01T00:00:00+00:00, digest deadbeef01  "
-    assert without_varying(text) == ("<repository>/a.py: pid <pid> at 127.0.0.1:<port> since <time>, digest <hex>")
+    host = socket.gethostname()
+    text = f"{ROOT}/a.py: {host} pid 17 at 127.0.0.1:8265 since 2026-01-01T00:00:00+00:00, digest deadbeef01  "
+    shown = "<repository>/a.py: <host> pid <pid> at 127.0.0.1:<port> since <time>, digest <hex>"
+    assert without_varying(text) == shown

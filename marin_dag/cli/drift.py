@@ -61,7 +61,8 @@ def _changed_code(planned: PlannedStep) -> tuple[str, CodeChanged]:
     others = ", ".join(str(change) for change in changes if change.difference not in code)
     why = f", and more changed than its code: {others}" if others else ""
     raise UserError(
-        f"accept {planned.name}: it is {planned.verdict}{why}. Only a step whose own code changed can be accepted."
+        f"accept {planned.name}: it is {planned.verdict}{why}. Only a step whose own code changed can be "
+        f"accepted; see `why {planned.name}`."
     )
 
 

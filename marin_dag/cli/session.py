@@ -154,7 +154,10 @@ class PipelineOptions:
         try:
             inspect.signature(self.build).bind(argparse.Namespace())
         except TypeError as error:
-            raise UserError(f"main(build): the recipe's function is called as build(arguments): {error}.") from None
+            raise UserError(
+                f"main(build): the recipe's function is called as build(arguments): {error}. Pass a function "
+                "of one argument."
+            ) from None
 
 
 @dataclasses.dataclass(eq=False)

@@ -76,11 +76,15 @@ class Kind(KindOptions, Generic[ConfigT, ResultT]):
         if self.policy == "versioned" and not self.version:
             raise TypeError(f'{where}: a versioned step declares its version, such as version="1".')
         if self.parts and self.stop_field is not None:
-            raise TypeError(f"{where}: has a StopAt field and parts; milestones are the parts of its output.")
+            raise TypeError(
+                f"{where}: has a StopAt field, whose milestones are the parts of its output; leave parts=True out."
+            )
         if self.continues is not None and self.stop_field is None:
             raise TypeError(f"{where}: continues={self.continues!r} needs a config field of type StopAt[int].")
         if self.continues is not None and self.continues not in self.config_type.model_fields:
-            raise TypeError(f"{where}: continues={self.continues!r} is no field of {self.config_type.__qualname__}.")
+            raise TypeError(
+                f"{where}: continues={self.continues!r} is no field of {self.config_type.__qualname__}; name one."
+            )
 
     def __repr__(self) -> str:
         return f"StepKind({self.name})"
@@ -121,7 +125,9 @@ def _models(where: str, function: Callable[..., Any], annotations: tuple[Any, ..
             try:
                 found = eval(annotation, function.__globals__)
             except NameError as error:
-                raise TypeError(f"{where}: the {role} type {annotation!r} is not defined above it ({error}).") from None
+                raise TypeError(
+                    f"{where}: the {role} type {annotation!r} is not defined above it ({error}); define it there."
+                ) from None
         if not (isinstance(found, type) and issubclass(found, BaseModel)):
             shown = "not given" if found is inspect.Parameter.empty else repr(found)
             raise TypeError(

@@ -154,8 +154,8 @@ def repair_first_output(
     if found:
         raise NotReproducedError(
             f"the forced step made {'; and '.join(found)}. It is not deterministic: something that shapes its output "
-            f"is not in its identity. The first output stays: {store.url(first.output_path)} (the new one is "
-            f"{store.url(folder)})."
+            f"is not in its identity. Make that a field or an input. The first output stays: "
+            f"{store.url(first.output_path)} (the new one is {store.url(folder)})."
         )
     damaged = [found.path for found in findings_of(store, first, others) if found.what != EXTRA]
     for path in damaged:

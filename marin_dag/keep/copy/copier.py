@@ -128,7 +128,9 @@ class Copier:
             # The lease needs no callback: `is_lost` is read before each block.
             while isinstance(got := leases.acquire(digest, f"copy of {name}", lambda: None, does=COPIES), Held):
                 if got.holder.does != COPIES:
-                    raise HeldAtTargetError(f"another process works on it at the target: {got.holder.description}")
+                    raise HeldAtTargetError(
+                        f"another process works on it at the target: {got.holder.description}. Wait for it."
+                    )
                 if self._cancelled.wait(POLL_SECONDS):
                     raise CopyCancelledError
             try:

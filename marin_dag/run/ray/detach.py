@@ -90,7 +90,10 @@ class DetachedRuns:
             except RuntimeError as error:
                 # A cluster takes a while after its start until it has an agent that starts jobs.
                 if NO_AGENT not in str(error) or time.monotonic() > deadline:
-                    raise UserError(f"RAY_ADDRESS: the cluster does not take the job: {first_line(error)}.") from error
+                    raise UserError(
+                        f"RAY_ADDRESS: the cluster does not take the job: {first_line(error)}. Check it with "
+                        "`ray status`, then run the same command again."
+                    ) from error
             time.sleep(POLL_SECONDS)
 
     def _entrypoint(self, python: str, words: Sequence[str]) -> str:
@@ -115,7 +118,10 @@ class DetachedRuns:
         if not found:
             what = f"no detached run called {name!r}" if name else f"no detached run of {self._metadata['pipeline']}"
             listed = f"; there are {', '.join(sorted(jobs))}" if jobs else ""
-            raise UserError(f"{what} with --prefix {self._metadata['prefix']} on this cluster{listed}.")
+            raise UserError(
+                f"{what} with --prefix {self._metadata['prefix']} on this cluster{listed}. Name another one, or "
+                "start one with --detach."
+            )
         newest = max(found, key=lambda job: (job.status.value not in ENDED, job.start_time or 0))
         status = newest.status.value
         return Job(newest.submission_id, status, newest.message or "", status in ENDED)
