@@ -166,14 +166,14 @@ class LlamaHarness(RequestTokens, LM):
             self.num_truncated[request.task_name or ""] += len(prompt) > room
             tokens = tuple(prompt[-room:]) or (self.prefix_token_id,)
             sampling = None if way.sampling is None else dataclasses.asdict(way.sampling)
-            key = answer_key("text", tokens, way.stop, way.max_new_tokens, sampling)
+            key = answer_key("cut text", tokens, way.stop, way.max_new_tokens, sampling)
             # Draws of the same request differ, and do not depend on other requests.
             repeat = 0 if sampling is None else num_equal[key]
             num_equal[key] += 1
             prompts.append(Prompt(tokens, way.max_new_tokens, way.sampling, _request_number(tokens, repeat)))
             keys.append(key if repeat == 0 else answer_key(key, repeat))
         self._write(prompts, ways, keys)
-        return [self._cut(self._answers[key], way.stop) for key, way in zip(keys, ways, strict=True)]
+        return self._answers.take(keys)
 
     def _write(self, prompts: Sequence[Prompt], ways: Sequence[GenerationRequest], keys: Sequence[str]) -> None:
         """Write the texts that are not among the answers yet; equal requests once."""
@@ -186,7 +186,8 @@ class LlamaHarness(RequestTokens, LM):
 
         done = total - len(missing)
         for index, tokens in self._generator.generate([prompts[number] for number in missing], is_finished):
-            self._answers.keep(keys[missing[index]], tokens)
+            number = missing[index]
+            self._answers.keep(keys[number], self._cut(tokens, ways[number].stop))
             done += 1
             self._answers.flush(now=done == total)
             if self._on_progress:

@@ -75,7 +75,7 @@ class Scorer:
         self._answers = Answers() if answers is None else answers
         self._on_progress = on_progress
         self._hidden_states = model.program(hidden_states, (BY_DEVICE,), BY_DEVICE)
-        self._log_likelihoods = model.program(_log_likelihoods, (BY_DEVICE, BY_DEVICE), (BY_DEVICE, BY_DEVICE))
+        self._log_likelihoods = model.program(log_likelihoods, (BY_DEVICE, BY_DEVICE), (BY_DEVICE, BY_DEVICE))
 
     def score(self, sequences: Sequence[Scored]) -> list[Score]:
         """Return one score a sequence, in order. Equal sequences are computed once."""
@@ -103,7 +103,7 @@ class Scorer:
             self._answers.flush(now=num_done == len(numbers))
             if self._on_progress:
                 self._on_progress(num_done, len(numbers))
-        return [Score(*self._answers[key]) for key in keys]
+        return [Score(*answer) for answer in self._answers.take(keys)]
 
     def _check(self, name: str, sequence: Scored) -> None:
         inputs, targets = sequence
@@ -156,7 +156,7 @@ def hidden_states(
     return states.hidden.reshape(*rows.tokens.shape, -1)
 
 
-def _log_likelihoods(
+def log_likelihoods(
     run: ModelProgram,
     params: Params,
     frequencies: Any,
