@@ -14,7 +14,7 @@ from runtime.model.llama.config import LlamaConfig
 from tests.catalogue import expect_error
 
 SEVENTY_B = LlamaConfig(128_256, 8_192, 28_672, 80, 64, 8, 128, 8_192)
-COMPILED = {"prefill": 5.07e9, "decode": 3.15e9}
+COMPILED = {"score": 3.55e9, "prefill": 5.07e9, "decode": 3.15e9}
 """Peak beside parameters and cache of its programs for a v6e-8, whatever the slots of 8,192 tokens (jax 0.10.2, in
 November 2026; `test_a_70b_is_scored_and_writes_text_on_eight_chips` compares its compiled programs)."""
 
