@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from runtime.evaluation.device_memory import QUERIES_PER_BATCH
 from runtime.evaluation.generation import advance
 from runtime.evaluation.packing import prompt_row_length
 from runtime.evaluation.placed_model import BY_DEVICE, WHOLE, ModelProgram, program_of
 from runtime.evaluation.sampling import DRAW_DTYPES, Draws
-from runtime.evaluation.scoring import QUERIES_PER_BATCH, hidden_states, log_likelihoods
+from runtime.evaluation.scoring import hidden_states, log_likelihoods
 from runtime.model.cache import KeyValueCache, PackedRows, empty_cache, filled
 from runtime.model.config import ModelConfig
 from runtime.model.model import Params, abstract_params

@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from runtime.evaluation.answers import Answers, answer_key
+from runtime.evaluation.device_memory import QUERIES_PER_BATCH
 from runtime.evaluation.packing import Group, Place, arranged, batches, groups, pack, row_length
 from runtime.evaluation.placed_model import BY_DEVICE, ModelProgram, PlacedModel
 from runtime.model.cache import PackedRows
 from runtime.model.model import Params
 
 TOKENS_PER_BATCH = 4_096
-QUERIES_PER_BATCH = 1_024
 FEW_QUERIES = 128
 """Scored positions of the program for batches with few of them."""
 
