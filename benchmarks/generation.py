@@ -2,8 +2,9 @@
 
 One process, the same threads, weights, prompts and batch size, greedy in float32; texts are equal. Weights are random,
 in the shape of a 135M Llama. Texts have different lengths, as stop strings give them: transformers writes a batch until
-its last text ends, and ours gives the slot to the next request. The ratio for texts of one length is printed beside it.
-Contestants take turns, the first of which does not count; medians are compared.
+its last text ends, and ours gives the slot to the next request. The ratio for texts of one length is printed beside it,
+and the limit of the machine: each token of a batch reads all weights, and no product is faster than one of large
+matrices. Contestants take turns, the first of which does not count; medians are compared.
 
     python benchmarks/generation.py
 """
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 import transformers
 
+from benchmarks.machine_limits import MachineLimits, machine_limits
 from benchmarks.verdict import conclude
 from runtime.evaluation.generation import Generator, Prompt
 from runtime.evaluation.placed_model import PlacedModel
@@ -85,6 +87,16 @@ def with_transformers(model: Any, prompts: Sequence[tuple[int, ...]], batch: int
     return write
 
 
+def most_tokens_per_second(
+    config: LlamaConfig, prompts: Sequence[tuple[int, ...]], lengths: Sequence[int], batch: int, machine: MachineLimits
+) -> float:
+    """Return the limit of the machine: full batches, without attention, and no head at the prompts."""
+    head = config.vocab_size * config.hidden_size
+    prefill = 2 * (config.num_parameters - head) * sum(map(len, prompts)) / machine.flops_per_second
+    one_token = machine.least_seconds(2 * config.num_parameters * batch, 4 * config.num_parameters)
+    return sum(lengths) / (prefill + sum(lengths) / batch * one_token)
+
+
 def torch_model(params: Params, config: LlamaConfig) -> Any:
     """Return the same weights as transformers' model."""
     document = config.to_huggingface(LLAMA2_ROPE, eos_token_id=0, bos_token_id=None, dtype="float32")
@@ -114,6 +126,7 @@ def main() -> None:
     }
     different = rng.integers(arguments.longest // 16, arguments.longest + 1, arguments.prompts).tolist()
     alike = [arguments.longest // 2] * arguments.prompts
+    machine = machine_limits()
     speed: dict[str, dict[str, float]] = {}
     for kind, lengths in (("different", different), ("alike", alike)):
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -128,6 +141,7 @@ def main() -> None:
                 raise SystemExit("the contestants do not write the same texts")
         speed[kind] = {name: sum(lengths) / statistics.median(values) for name, values in seconds.items()}
         print(kind, {name: round(value, 1) for name, value in speed[kind].items()}, flush=True)
+    limit = most_tokens_per_second(config, prompts, different, arguments.batch, machine)
     ratio, alike_ratio = (speed[kind]["ours"] / speed[kind]["transformers"] for kind in ("different", "alike"))
     conclude(
         {
@@ -138,6 +152,9 @@ def main() -> None:
             "bar": BAR,
             "holds": ratio >= BAR,
             "ratio_of_equal_lengths": round(alike_ratio, 3),
+            "limit": round(limit, 1),
+            "share_of_limit": round(speed["different"]["ours"] / limit, 3),
+            "machine": {name: round(value / 1e9, 1) for name, value in machine._asdict().items()},
             "layers": arguments.layers,
             "batch": arguments.batch,
             "load": round(os.getloadavg()[0], 1),

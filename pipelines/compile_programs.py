@@ -13,8 +13,8 @@ from runtime.cost.request import CompileRequest
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.same_fields import filled_from
 from steps.ema_eval import EmaEvalConfig
-from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval, longest_text
-from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape_of, tokens_in_cache
+from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval, longest_text, room_for
+from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape_of
 
 Kind = Literal["train", "eval", "validation"]
 """A validation is an evaluation by the run itself, over its own mesh (steps/phase_validation.py)."""
@@ -95,18 +95,24 @@ def slice_of_step(step: Step[Any]) -> tuple[str, int]:
 
 
 def scoring_programs(step: Step[Any]) -> Iterator[CompileRequest]:
-    """Yield the largest programs of an evaluation on lm-eval's tasks whose model is known, for accelerators."""
+    """Yield the largest programs of an evaluation on lm-eval's tasks whose model is known, for accelerators.
+
+    Longer texts than fit on a device are refused when a task's prompts are known.
+    """
     if step.kind is not lm_eval or isinstance(step.resources, Cpu) or evaluated_model(step.config) is None:
         return
     from runtime.evaluation.generation import MOST_SLOTS, slots_and_capacity
-    from runtime.evaluation.packing import row_length
+    from runtime.evaluation.packing import LEAST_ROW, row_length
     from runtime.kernels.attention_paged import cache_kernel_of
 
     config: LmEvalConfig = step.config
     model: Any = evaluated_model(config)
     devices, (name, num_slices) = devices_on(step.resources), slice_of_step(step)
     num_bytes, longest = evaluated_bytes(config, model), model.max_position_embeddings
+    room = room_for(config, step.resources, model, num_bytes)
     length = row_length(longest)
+    while room.row_tokens is not None and length > max(room.row_tokens, LEAST_ROW):
+        length //= 2
     score = CompileRequest(
         step="score",
         slice=name,
@@ -124,8 +130,8 @@ def scoring_programs(step: Step[Any]) -> Iterator[CompileRequest]:
     )
     yield score
     if longest_text(config):
-        most_tokens = tokens_in_cache(step.resources, model, num_bytes, config.compute_dtype, longest_text(config))
-        slots, capacity = slots_and_capacity(longest, MOST_SLOTS, MOST_SLOTS, most_tokens)
+        longest = min(longest, longest if room.longest_text is None else room.longest_text)
+        slots, capacity = slots_and_capacity(longest, MOST_SLOTS, MOST_SLOTS, room.cached_tokens)
         kernel, _ = cache_kernel_of(devices.platform, head_dim=model.head_dim, compute_dtype=config.compute_dtype)
         size = slots * devices.num_devices
         yield dataclasses.replace(score, step="prefill", sequence_length=capacity, global_batch_size=size)

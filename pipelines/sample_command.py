@@ -14,6 +14,7 @@ from marin_dag.graph.output_ref import OutputRef
 from marin_dag.graph.step import Step
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
+from pipelines.chat_templates import required_template
 from pipelines.finished import PhaseTokenizer, finished, read_tokenizer, tokenizer_of
 from pipelines.output import positive
 from pipelines.saved_curves import SavedState, saved_states
@@ -88,7 +89,7 @@ def _read(option: str, file: str) -> str:
 
 def _template(session: Session, graph: Graph) -> "ChatTemplate":
     """Return the chat template of the file that the user named, or of the imported weights that training began with."""
-    from runtime.interop.chat_template import CONFIG, FILE, ChatTemplateError, chat_template
+    from runtime.interop.chat_template import CONFIG, FILE
 
     file = session.parsed.chat_template
     step = graph.step(session.step.partition("@")[0])
@@ -103,16 +104,8 @@ def _template(session: Session, graph: Graph) -> "ChatTemplate":
             for name in (FILE, CONFIG)
             if name in paths
         }
-    try:
-        found = chat_template(files)
-    except ChatTemplateError as error:
-        raise UserError(f"--chat: {error}. Name another template: --chat-template {FILE}.") from error
-    if found is None:
-        raise UserError(
-            f"--chat: {file or step.name} has no chat template; most base models have none. Remove --chat, or name a "
-            f"template: --chat-template {FILE}, or {CONFIG}."
-        )
-    return found
+    cure = f"name a template: --chat-template {FILE}, or {CONFIG}"
+    return required_template("--chat", file or step.name, files, cure=cure)
 
 
 def _stored_text(session: Session, path: str) -> str:

@@ -22,6 +22,7 @@ from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from marin_dag.run.supply import usable_cpus
 from pipelines import recipe
+from pipelines.chat_templates import required_template
 from pipelines.machines import MACHINES, resources_named
 from pipelines.score_table import print_table, read_published
 from pipelines.scoring import add_argument, generated_code
@@ -107,20 +108,11 @@ def _fetch(model: str, is_chat: bool) -> Fetch:
 
 
 def _check_template(folder: Path) -> None:
-    from runtime.interop.chat_template import CONFIG, FILE, ChatTemplateError, chat_template
+    from runtime.interop.chat_template import CONFIG, FILE
     from runtime.interop.huggingface_config import read_text
 
-    names = [name for name in (FILE, CONFIG) if (folder / name).is_file()]
-    texts = {name: read_text(str(folder / name)) for name in names}
-    try:
-        found = chat_template(texts)
-    except ChatTemplateError as error:
-        raise UserError(f"--apply-chat-template: {folder}: {error}; correct the file.") from error
-    if found is None:
-        raise UserError(
-            f"--apply-chat-template: {folder} has no chat template, as most base models. Remove the option, or add "
-            f"{FILE}."
-        )
+    texts = {name: read_text(str(folder / name)) for name in (FILE, CONFIG) if (folder / name).is_file()}
+    required_template("--apply-chat-template", folder, texts, cure=f"add a {FILE} to the folder")
 
 
 def _own_items(folder: str) -> Step[Any]:

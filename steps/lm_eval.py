@@ -12,12 +12,13 @@ from pydantic import BaseModel
 from marin_dag.errors import RefusedConfigError, UserError
 from marin_dag.graph.resources import Cpu, Resources, Tpu
 from marin_dag.graph.step import Input, Runtime, StepContext, step
+from runtime.evaluation.device_memory import DeviceRoom
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import HOT, Ema
 from steps.download import DownloadResult
 from steps.hf_export import HfExportConfig, HfExportResult
 from steps.joined_mesh import LOST_PEER_ERRORS, check_platform, joined_mesh
-from steps.machine_checks import evaluated_mesh, tokens_in_cache
+from steps.machine_checks import evaluated_mesh, evaluation_room
 from steps.phase_checks import imported_by
 from steps.phase_config import TrainPhaseConfig
 from steps.task_inputs import TaskInputs, check_items, task_files
@@ -80,10 +81,21 @@ def check_tasks(config: LmEvalConfig) -> None:
 
 
 def check_machines(config: LmEvalConfig, resources: Resources) -> None:
-    """Raise ValueError where the machines cannot share the model, or have no room for the texts that it writes."""
+    """Raise ValueError where the machines cannot share the model, or have no room for its rows and texts."""
     if not isinstance(resources, Cpu) and (model := evaluated_model(config)) is not None:
-        num_bytes = evaluated_bytes(config, model)
-        tokens_in_cache(resources, model, num_bytes, config.compute_dtype, longest_text(config))
+        room_for(config, resources, model, evaluated_bytes(config, model))
+
+
+def room_for(config: LmEvalConfig, resources: Resources, model: "ModelConfig", num_bytes: int) -> DeviceRoom:
+    """Return the tokens that fit beside the scored model; raise ValueError where rows or texts do not."""
+    return evaluation_room(
+        resources,
+        model,
+        num_bytes,
+        config.compute_dtype,
+        longest_text=longest_text(config),
+        tokens_per_batch=config.tokens_per_batch,
+    )
 
 
 def longest_text(config: LmEvalConfig) -> int:
@@ -224,9 +236,7 @@ def _harness(
         end_token_ids=model.end_token_ids,
         template=template,
         tokens_per_batch=config.tokens_per_batch,
-        cached_tokens=tokens_in_cache(
-            context.resources, model.config, _num_bytes(model), config.compute_dtype, longest_text(config)
-        ),
+        room=room_for(config, context.resources, model.config, _num_bytes(model)),
         answers=Answers(f"{context.work_path}/answers", context.attempt),
         on_progress=lambda done, total: context.progress(done, total, "requests"),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from runtime.cost.chips import GENERATIONS, GIB, GPUS, REACHED_SHARE_OF_PEAK
-from runtime.evaluation.device_memory import cached_tokens
+from runtime.evaluation.device_memory import DeviceRoom, device_room
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.model.config import ModelConfig
@@ -81,22 +81,29 @@ def evaluated_mesh(resources: Resources, model: ModelConfig, num_bytes: int) -> 
     return shape
 
 
-def tokens_in_cache(
-    resources: Resources, model: ModelConfig, num_bytes: int, compute_dtype: str, longest_text: int
-) -> int:
-    """Return the most tokens in the cache of a device that writes text with a scored model.
+def evaluation_room(
+    resources: Resources,
+    model: ModelConfig,
+    num_bytes: int,
+    compute_dtype: str,
+    *,
+    longest_text: int,
+    tokens_per_batch: int,
+) -> DeviceRoom:
+    """Return the tokens that fit beside a scored model.
 
-    Raise ValueError where the devices cannot share the model, or cannot hold a text of `longest_text` new tokens.
+    Raise ValueError where the devices cannot share the model, or cannot hold `longest_text` new tokens or a batch.
     """
     devices_of_a_copy = evaluated_mesh(resources, model, num_bytes).copy_size
     with _naming(resources):
-        return cached_tokens(
+        return device_room(
             model,
             parameter_bytes=num_bytes,
             devices_of_a_copy=devices_of_a_copy,
             memory_in_bytes=memory_of(resources),
             compute_dtype=compute_dtype,
             longest_text=longest_text,
+            tokens_per_batch=tokens_per_batch,
         )
 
 

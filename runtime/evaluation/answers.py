@@ -7,6 +7,7 @@ counts up to its last whole line. Hosts of a gang know the same answers, and hos
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import fsspec
@@ -39,8 +40,12 @@ class Answers:
     def __contains__(self, key: str) -> bool:
         return key in self._known
 
-    def __getitem__(self, key: str) -> Any:
-        return self._known[key]
+    def take(self, keys: Sequence[str]) -> list[Any]:
+        """Return the answers of all requests of a kind, and drop them from memory."""
+        found = [self._known[key] for key in keys]
+        for key in keys:
+            self._known.pop(key, None)
+        return found
 
     def keep(self, key: str, answer: Any) -> None:
         """Note an answer, a JSON value."""

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from runtime.evaluation.device_memory import QUERIES_PER_BATCH
 from runtime.evaluation.generation import advance
 from runtime.evaluation.packing import prompt_row_length
 from runtime.evaluation.placed_model import BY_DEVICE, WHOLE, ModelProgram, program_of
 from runtime.evaluation.sampling import DRAW_DTYPES, Draws
-from runtime.evaluation.scoring import hidden_states
+from runtime.evaluation.scoring import hidden_states, log_likelihoods
 from runtime.model.cache import KeyValueCache, PackedRows, empty_cache, filled
 from runtime.model.config import ModelConfig
 from runtime.model.model import Params, abstract_params
@@ -25,8 +26,8 @@ def described_program(
     """Return a program and its arguments.
 
     Args:
-        step: "score" runs rows of packed sequences; "prefill" a row of prompts on each device, beside the cache;
-            "decode" one more token of each slot.
+        step: "score" runs rows of packed sequences, and the head at as many positions as `Scorer` asks for at once;
+            "prefill" a row of prompts on each device, beside the cache; "decode" one more token of each slot.
         config: the model's shape.
         mesh: the devices.
         rows: rows, or slots, on all devices.
@@ -51,7 +52,9 @@ def described_program(
         return PackedRows(*(array(by_device, np.int32, rows, length) for _ in PackedRows._fields))
 
     if step == "score":
-        return program_of(hidden_states, run, mesh, (BY_DEVICE,), BY_DEVICE), (*given, packed(rows, length))
+        queries = array(by_device, np.int32, QUERIES_PER_BATCH * mesh.size, 3)
+        program = program_of(_scored, run, mesh, (BY_DEVICE, BY_DEVICE), (BY_DEVICE, BY_DEVICE))
+        return program, (*given, packed(rows, length), queries)
     slots = PartitionSpec(None, BATCH_AXES)
     shapes = jax.eval_shape(
         lambda: empty_cache(config, slots=rows, capacity=length, dtype=np.dtype(compute_dtype), written_out=False)
@@ -65,6 +68,11 @@ def described_program(
     program = program_of(advance, run, mesh, specs, out, donated=(0,), static=(("samples", True),))
     numbers = array(by_device, np.int32, rows)
     return program, (*given, cache, numbers, numbers, draws)
+
+
+def _scored(run: ModelProgram, params: Params, frequencies: Any, rows: PackedRows, queries: Any) -> tuple[Any, Any]:
+    """Run the two programs of `Scorer` as one: alone, the first would leave the head out of its arguments."""
+    return log_likelihoods(run, params, frequencies, hidden_states(run, params, frequencies, rows), queries)
 
 
 def _prefill_beside(

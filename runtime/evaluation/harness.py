@@ -17,9 +17,10 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
 from runtime.evaluation.answers import Answers, answer_key
-from runtime.evaluation.definitions import DEFAULT_MAX_NEW_TOKENS, MAX_NEW_TOKENS_NAMES
-from runtime.evaluation.device_memory import CACHED_TOKENS
+from runtime.evaluation.definitions import DEFAULT_MAX_NEW_TOKENS, GENERATED, MAX_NEW_TOKENS_NAMES
+from runtime.evaluation.device_memory import CURE, DeviceRoom
 from runtime.evaluation.generation import Generator, Prompt
+from runtime.evaluation.packing import row_length
 from runtime.evaluation.placed_model import PlacedModel
 from runtime.evaluation.request_tokens import RequestTokens, check_parts
 from runtime.evaluation.sampling import Sampling
@@ -56,7 +57,7 @@ class LlamaHarness(RequestTokens, LM):
         end_token_ids: Collection[int] = (),
         template: ChatTemplate | None = None,
         tokens_per_batch: int = TOKENS_PER_BATCH,
-        cached_tokens: int = CACHED_TOKENS,
+        room: DeviceRoom | None = None,
         answers: Answers | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
@@ -69,7 +70,7 @@ class LlamaHarness(RequestTokens, LM):
             end_token_ids: tokens that end a text beside EOS.
             template: the model's chat template, if prompts are conversations.
             tokens_per_batch: tokens of a batch on each device.
-            cached_tokens: most tokens in the cache of each device, unless one text needs more.
+            room: tokens that fit on each device; None is without limits.
             answers: what an earlier attempt found, and where new answers are kept.
             on_progress: receives how many requests of a kind are done, of how many.
         """
@@ -81,7 +82,8 @@ class LlamaHarness(RequestTokens, LM):
         self._on_progress = on_progress
         self._max_length = model.config.max_position_embeddings
         self._scorer = Scorer(model, tokens_per_batch=tokens_per_batch, answers=self._answers, on_progress=on_progress)
-        self._generator = Generator(model, cached_tokens=cached_tokens)
+        self._device_room = DeviceRoom() if room is None else room
+        self._generator = Generator(model, cached_tokens=self._device_room.cached_tokens)
         self.num_truncated: collections.Counter[str] = collections.Counter()
         """Requests truncated to the model's context, by task."""
 
@@ -146,34 +148,72 @@ class LlamaHarness(RequestTokens, LM):
                 raise
             return self._template.conversation(others, continues=not add_generation_prompt)
 
-    def check_generation(self, task_name: str, arguments: Mapping[str, Any]) -> None:
-        """Raise GenerationError if `generate_until`, which runs last, would."""
+    def check_requests(self, requests: Sequence[Instance]) -> None:
+        """Check requests before any is answered.
+
+        Raises:
+            GenerationError: this adapter does not write text in such a way.
+            ValueError: a request fits the model's context, and a device has no room for it.
+        """
+        for request in requests:
+            limit = self._device_room.row_tokens
+            if request.request_type == GENERATED:
+                self._way(request)
+                limit = self._device_room.longest_text
+            if limit is not None and (size := self._size(request, limit)) > limit:
+                raise ValueError(
+                    f"{request.task_name}, item {request.doc_id}: prompt and answer need room for {size:,} tokens, and "
+                    f"a device has room for {limit:,} beside the parameters; {CURE}, or fewer worked examples."
+                )
+
+    def _size(self, request: Instance, limit: int) -> int:
+        """Return the tokens of a text with its prompt, or of the row of a scored request; or a bound within `limit`.
+
+        Without a normalizer, a text has no more tokens than bytes, but for special ones.
+        """
+        if request.request_type == GENERATED:
+            way, room = self._way(request)
+            return min(len(self.tok_encode(request.args[0])), room) + way.max_new_tokens
+        most = row_length(sum(len(text.encode()) for text in request.args) + STOP_MARGIN)
+        if self._tokenizer.normalizer is None and most <= limit:
+            return most
+        parts = self.split(*request.args) if len(request.args) == 2 else [self.tok_encode(request.args[0])]
+        return row_length(min(self._max_length, sum(map(len, parts))))
+
+    def _way(self, request: Instance) -> tuple[GenerationRequest, int]:
+        """Return how a text is asked for, and how many tokens of its prompt fit beside it."""
         try:
-            way = generation_request(arguments)
+            way = generation_request(request.args[1])
         except GenerationError as error:
-            raise GenerationError(f"{task_name}: {error}") from error
-        self._room(way, task_name)
+            raise GenerationError(f"{request.task_name}: {error}") from error
+        room = self._max_length - way.max_new_tokens
+        if room < 1:
+            raise GenerationError(
+                f"{request.task_name}: max_gen_toks is {way.max_new_tokens}, and the model's whole context is "
+                f"{self._max_length} tokens; set a smaller max_gen_toks in the task."
+            )
+        return way, room
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Return the text after each prompt, cut before the first stop string or the end of the text."""
-        ways = [generation_request(request.args[1]) for request in requests]
+        asked = [self._way(request) for request in requests]
+        ways = [way for way, _ in asked]
         prompts: list[Prompt] = []
         keys: list[str] = []
         num_equal: collections.Counter[str] = collections.Counter()
-        for request, way in zip(requests, ways, strict=True):
-            room = self._room(way, request.task_name)
+        for request, (way, room) in zip(requests, asked, strict=True):
             prompt = self.tok_encode(request.args[0])
             self.num_truncated[request.task_name or ""] += len(prompt) > room
             tokens = tuple(prompt[-room:]) or (self.prefix_token_id,)
             sampling = None if way.sampling is None else dataclasses.asdict(way.sampling)
-            key = answer_key("text", tokens, way.stop, way.max_new_tokens, sampling)
+            key = answer_key("cut text", tokens, way.stop, way.max_new_tokens, sampling)
             # Draws of the same request differ, and do not depend on other requests.
             repeat = 0 if sampling is None else num_equal[key]
             num_equal[key] += 1
             prompts.append(Prompt(tokens, way.max_new_tokens, way.sampling, _request_number(tokens, repeat)))
             keys.append(key if repeat == 0 else answer_key(key, repeat))
         self._write(prompts, ways, keys)
-        return [self._cut(self._answers[key], way.stop) for key, way in zip(keys, ways, strict=True)]
+        return self._answers.take(keys)
 
     def _write(self, prompts: Sequence[Prompt], ways: Sequence[GenerationRequest], keys: Sequence[str]) -> None:
         """Write the texts that are not among the answers yet; equal requests once."""
@@ -186,7 +226,8 @@ class LlamaHarness(RequestTokens, LM):
 
         done = total - len(missing)
         for index, tokens in self._generator.generate([prompts[number] for number in missing], is_finished):
-            self._answers.keep(keys[missing[index]], tokens)
+            number = missing[index]
+            self._answers.keep(keys[number], self._cut(tokens, ways[number].stop))
             done += 1
             self._answers.flush(now=done == total)
             if self._on_progress:
@@ -200,16 +241,6 @@ class LlamaHarness(RequestTokens, LM):
         # A stop string that ends with the last token is within as many tokens as it has bytes.
         end = self._decode(tokens[-max(len(stop.encode()) for stop in stops) - STOP_MARGIN :])
         return any(stop in end for stop in stops)
-
-    def _room(self, way: GenerationRequest, task_name: str | None) -> int:
-        """Return how many tokens of a prompt fit beside the generated text."""
-        room = self._max_length - way.max_new_tokens
-        if room < 1:
-            raise GenerationError(
-                f"{task_name}: max_gen_toks is {way.max_new_tokens}, and the model's whole context is "
-                f"{self._max_length} tokens; set a smaller max_gen_toks in the task."
-            )
-        return room
 
     def _fit(self, context: Sequence[int], continuation: Sequence[int], task_name: str | None) -> Scored:
         """Return input and targets, with the context cut from the left to fit."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runtime.evaluation.definitions import GENERATED
 from runtime.evaluation.item_scores import ItemScores, item_scores
 from runtime.evaluation.loaded_tasks import LoadedTasks, loaded_tasks
 from runtime.evaluation.task import Task
@@ -52,7 +51,7 @@ def run_tasks(
     examples are turns of them, and the harness must have a chat template.
 
     Raises:
-        ValueError: a task runs generated code, and `run_generated_code` is false.
+        ValueError: a task runs generated code, and `run_generated_code` is false; or a request has no room on a device.
     """
     with loaded_tasks(tasks, files, limit=limit) as loaded:
         import lm_eval.evaluator
@@ -63,9 +62,8 @@ def run_tasks(
                 for doc in itertools.islice(task.eval_docs, limit):
                     right_choice(label, task, doc)
         harness = make_harness()
-        for label, task in loaded.by_label.items():
-            if task.OUTPUT_TYPE == GENERATED:
-                harness.check_generation(label, task.config.generation_kwargs)
+        for task in loaded.by_label.values():
+            task.build_all_requests = _checked(task, harness)
         # Not `simple_evaluate`, which seeds global generators and runs git, pip and torch. No bootstrap, which forks:
         # a process with JAX must not.
         output = lm_eval.evaluator.evaluate(
@@ -93,6 +91,17 @@ def run_tasks(
         if sample["doc_id"] < SAMPLES_PER_TASK
     ]
     return TaskRun(tuple(scores), tuple(samples), tuple(each for of_task in items.values() for each in of_task))
+
+
+def _checked(task: Any, harness: "LlamaHarness") -> Callable[..., None]:
+    """Return the function that builds a task's requests, which checks them: lm-eval builds all before it asks any."""
+    build = task.build_all_requests
+
+    def build_and_check(**options: Any) -> None:
+        build(**options)
+        harness.check_requests(task.instances)
+
+    return build_and_check
 
 
 def _scores(

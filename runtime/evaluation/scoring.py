@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from runtime.evaluation.answers import Answers, answer_key
+from runtime.evaluation.device_memory import QUERIES_PER_BATCH
 from runtime.evaluation.packing import Group, Place, arranged, batches, groups, pack, row_length
 from runtime.evaluation.placed_model import BY_DEVICE, ModelProgram, PlacedModel
 from runtime.model.cache import PackedRows
 from runtime.model.model import Params
 
 TOKENS_PER_BATCH = 4_096
-QUERIES_PER_BATCH = 1_024
 FEW_QUERIES = 128
 """Scored positions of the program for batches with few of them."""
 
@@ -75,7 +75,7 @@ class Scorer:
         self._answers = Answers() if answers is None else answers
         self._on_progress = on_progress
         self._hidden_states = model.program(hidden_states, (BY_DEVICE,), BY_DEVICE)
-        self._log_likelihoods = model.program(_log_likelihoods, (BY_DEVICE, BY_DEVICE), (BY_DEVICE, BY_DEVICE))
+        self._log_likelihoods = model.program(log_likelihoods, (BY_DEVICE, BY_DEVICE), (BY_DEVICE, BY_DEVICE))
 
     def score(self, sequences: Sequence[Scored]) -> list[Score]:
         """Return one score a sequence, in order. Equal sequences are computed once."""
@@ -103,7 +103,7 @@ class Scorer:
             self._answers.flush(now=num_done == len(numbers))
             if self._on_progress:
                 self._on_progress(num_done, len(numbers))
-        return [Score(*self._answers[key]) for key in keys]
+        return [Score(*answer) for answer in self._answers.take(keys)]
 
     def _check(self, name: str, sequence: Scored) -> None:
         inputs, targets = sequence
@@ -156,7 +156,7 @@ def hidden_states(
     return states.hidden.reshape(*rows.tokens.shape, -1)
 
 
-def _log_likelihoods(
+def log_likelihoods(
     run: ModelProgram,
     params: Params,
     frequencies: Any,

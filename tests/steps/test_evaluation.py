@@ -489,21 +489,20 @@ def test_a_70b_in_bfloat16_is_planned_for_eight_chips_with_all_that_they_hold_an
     lm_eval.check_on(found["float32"].config, Tpu("v6e-16"))
 
 
-def test_a_plan_refuses_texts_for_chips_that_the_parameters_fill(items):
-    phase = train_phase(
-        "phase", a_training(tokenized(OURS, "web"), model=dataclasses.replace(SEVENTY_B, num_hidden_layers=74))
-    )
-    writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="float32", model_name="large")
-
-    def scoring(task: str) -> None:
+def test_a_plan_refuses_rows_and_texts_for_chips_that_the_parameters_fill(items):
+    def scoring(task: str, num_hidden_layers: int) -> None:
+        model = dataclasses.replace(SEVENTY_B, num_hidden_layers=num_hidden_layers)
+        phase = train_phase("phase", a_training(tokenized(OURS, "web"), model=model))
+        writing = HfExportConfig(phase=phase, tokenizer=OURS, weights="hot", dtype="float32", model_name="large")
         tasks = (task_of(TaskSpec(task)),)
         lm_eval.check_on(
             LmEvalConfig(export=hf_export("export", writing), items=items, tasks=tasks, limit=None), Tpu("v6e-8")
         )
 
-    scoring("piqa")
-    with expect_error(ValueError):
-        scoring("gsm8k")
+    scoring("piqa", 56)
+    for task, num_hidden_layers in (("humaneval", 56), ("piqa", 74)):
+        with expect_error(ValueError):
+            scoring(task, num_hidden_layers)
 
 
 @pytest.mark.parametrize("kind", [ema_eval, lm_eval])

@@ -16,6 +16,7 @@ import pytest
 from lm_eval.api.instance import Instance
 
 from runtime.evaluation import placed_model
+from runtime.evaluation.device_memory import DeviceRoom
 from runtime.evaluation.generation import Generator, Prompt
 from runtime.evaluation.harness import GenerationError, GenerationRequest, LlamaHarness, generation_request
 from runtime.evaluation.placed_model import PlacedModel
@@ -521,9 +522,37 @@ def test_impossible_and_unknown_generation_arguments_are_an_error(arguments):
 
 @pytest.mark.parametrize("arguments", [{"do_sample": True}, {"max_gen_toks": MAX_LENGTH}])
 def test_an_impossible_generation_is_an_error_before_any_request(without_bos, arguments):
-    without_bos[0].check_generation("a_task", {"max_gen_toks": MAX_LENGTH - 1})
+    longest = request("generate_until", "the fox", {"max_gen_toks": MAX_LENGTH - 1})
+    without_bos[0].check_requests([longest])
     with expect_error(GenerationError):
-        without_bos[0].check_generation("a_task", arguments)
+        without_bos[0].check_requests([longest, request("generate_until", "the fox", arguments)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "last", "row_tokens"),
+    [
+        ("generate_until", {"max_gen_toks": 56}, 512),
+        ("loglikelihood", " dog", 256),
+        ("loglikelihood_rolling", None, 256),
+    ],
+)
+def test_a_request_that_no_device_has_room_for_is_an_error_with_its_item_before_any_request(
+    without_bos, monkeypatch, kind, last, row_tokens
+):
+    ours, _ = without_bos
+    monkeypatch.setattr(ours, "_device_room", DeviceRoom(longest_text=128, row_tokens=row_tokens))
+    monkeypatch.setattr(ours, "_max_length", 2 * MAX_LENGTH)
+    num_words = 72 if kind == "generate_until" else 200
+    fitting, long = (" ".join(["the"] * number) for number in (num_words, num_words + 56 + 1))
+    assert len(ours.tok_encode(fitting)) == num_words
+
+    def asked(*texts: str) -> list[Instance]:
+        parts = ((text,) if last is None else (text, last) for text in texts)
+        return [Instance(kind, {}, part, 0, metadata=("a_task", 7 + n, 1)) for n, part in enumerate(parts)]
+
+    ours.check_requests(asked(fitting))
+    with expect_error(ValueError):
+        ours.check_requests(asked(fitting, long))
 
 
 def test_text_longer_than_the_context_is_an_error(without_bos):

@@ -22,7 +22,7 @@ def scores(folder, package):
     (folder / "ifeval.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps(ROW)}\n")
     texts = ["the fox is in the house. the dog sleeps under the big old table.", "ONE. TWO. THREE. four is the number"]
     harness = SimpleNamespace(
-        num_truncated={}, rank=0, world_size=1, check_generation=lambda *_: None, generate_until=lambda asked: texts
+        num_truncated={}, rank=0, world_size=1, check_requests=lambda _: None, generate_until=lambda asked: texts
     )
     files = TaskFiles({"ifeval": str(folder / "ifeval.jsonl")}, sentence_model=package)
     return run_tasks(lambda: harness, [task_of(TaskSpec("ifeval"))], files, limit=None).scores

@@ -39,9 +39,9 @@ def answers_of(folder: Path, attempt: str, kind: str, *, die_after: int | None =
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     placed = PlacedModel(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, mesh=mesh)
     tokenizer = Tokenizer.from_file(str(folder.parent / "tokenizer.json"))
+    answers = Answers(str(folder), attempt, flush_seconds=0)
     harness = LlamaHarness(
-        placed, tokenizer, SpecialTokens(0, None), tokens_per_batch=256,
-        answers=Answers(str(folder), attempt, flush_seconds=0), on_progress=on_progress,
+        placed, tokenizer, SpecialTokens(0, None), tokens_per_batch=256, answers=answers, on_progress=on_progress,
     )  # fmt: skip
     requests = []
     for number in range(NUM_REQUESTS):
@@ -51,6 +51,7 @@ def answers_of(folder: Path, attempt: str, kind: str, *, die_after: int | None =
         requests.append(Instance(kind, {}, (text, *last), 0, metadata=("task", 0, 1)))
     found = getattr(harness, kind)(requests)
     assert seen == sorted(seen) and seen[-1] == NUM_REQUESTS
+    assert not answers._known, "what is answered costs no memory"
     return found
 
 

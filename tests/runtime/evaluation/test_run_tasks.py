@@ -340,7 +340,7 @@ def test_groups_of_lm_eval_with_settings_have_their_tasks():
 def test_filters_and_metrics_of_an_own_definition_score_generated_text(own):
     folder, files = own
     harness = SimpleNamespace(
-        num_truncated={}, rank=0, world_size=1, check_generation=lambda *_: None,
+        num_truncated={}, rank=0, world_size=1, check_requests=lambda _: None,
         generate_until=lambda asked: [f"it is {index % 3}" for index, _ in enumerate(asked)],
     )  # fmt: skip
     task = task_of(TaskSpec(str(folder / "written.yaml"), items="items"))
@@ -459,7 +459,7 @@ def test_generated_code_runs_only_if_allowed_and_passes_if_its_tests_pass(tmp_pa
     files = TaskFiles({name: str(tmp_path / f"{name}.jsonl") for name in CODE})
     right, wrong = "def add(a, b):\n    return a + b\n", "def add(a, b):\n    return a - b\n"
     harness = SimpleNamespace(
-        num_truncated={}, rank=0, world_size=1, check_generation=lambda *_: None,
+        num_truncated={}, rank=0, world_size=1, check_requests=lambda _: None,
         generate_until=lambda asked: [
             (right if number % 2 else wrong).removeprefix("" if "Add two" in each.args[0] else "def add(a, b):\n")
             for number, each in enumerate(asked)
@@ -501,8 +501,8 @@ class Constant:
             num_truncated = collections.Counter()
             def loglikelihood(self, requests):
                 return [(-float(len(request.args[1])), False) for request in requests]
-            def check_generation(self, task_name, arguments):
-                assert arguments["until"], task_name
+            def check_requests(self, requests):
+                assert all(request.args[1]["until"] for request in requests if request.request_type == "generate_until")
             def loglikelihood_rolling(self, requests):
                 raise NotImplementedError
             def generate_until(self, requests):

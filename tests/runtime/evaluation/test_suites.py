@@ -58,7 +58,7 @@ def test_every_task_of_every_suite_runs_at_its_shots_with_its_metric(tmp_path):
         path.write_text("".join(json.dumps(row(number)) + "\n" for number in range(num_rows)))
         files[name] = str(path)
     harness = SimpleNamespace(
-        num_truncated={}, rank=0, world_size=1, check_generation=lambda *_: None,
+        num_truncated={}, rank=0, world_size=1, check_requests=lambda _: None,
         loglikelihood=lambda asked: [(-float(len(each.args[1])), False) for each in asked],
         generate_until=lambda asked: [TEXTS.get(each.task_name.rpartition("_")[0], TEXT) for each in asked],
     )  # fmt: skip
