@@ -1,14 +1,16 @@
 """Decontamination: documents that share runs of words with evaluation items (`runtime.text.item_index`).
 
 Words are compared without case, punctuation and layout (`runtime.text.folding`). A text is also searched without its
-zero-width spaces and hyphens at line ends, which may divide a word.
+zero-width spaces and hyphens at line ends, which may divide a word, and with the characters of its HTML references.
 
 Every item with a run is hit. If more than `MAX_NAMED_FIELDS` fields of a task have it, such as a common prompt, the
 first ones are named.
 """
 
 import functools
+import html
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from runtime.text.items import ItemField
 PARTNER_WORDS = 64
 """So many words before or after a question its answer is looked for."""
 _MAX_TABLE_BITS = 24
+_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _HYPHEN_AND_NEWLINE = re.compile(r"[-\u2010\u00ad](?<=\w.)[ \t]*\r?\n[ \t]*(?=\w)")
 _ZERO_WIDTH_SPACE = "\u200b"
 _NOTHING = ("\u00ad", "\u2060")
@@ -161,15 +164,28 @@ def _ngrams_near(words: Segments, span: _Span, length: int) -> set[int]:
 
 
 def _put_together(text: str) -> str | None:
-    """Return a text of the same places whose divided words are whole; None if it has none."""
-
-    def nothing(found: re.Match[str]) -> str:
-        """Return characters of two bytes, and one of three if the number is odd, that are no part of a word."""
-        halves, odd = divmod(len(found[0].encode()), 2)
-        return _NOTHING[0] * (halves - odd) + _NOTHING[1] * odd
-
-    joined = _HYPHEN_AND_NEWLINE.sub(nothing, text).replace(_ZERO_WIDTH_SPACE, _NOTHING[1])
+    """Return a text of the same places with divided words whole and references (`&eacute;`) read; None if unchanged."""
+    joined = _REFERENCE.sub(_read_reference, text)
+    joined = _HYPHEN_AND_NEWLINE.sub(lambda found: _nothing(len(found[0].encode())), joined)
+    joined = joined.replace(_ZERO_WIDTH_SPACE, _nothing(3))
     return joined if joined != text else None
+
+
+def _read_reference(found: re.Match[str]) -> str:
+    """Return the letter that an HTML reference stands for, or as many spaces for another character."""
+    character, size = html.unescape(found[0]), len(found[0])
+    if character == found[0]:
+        return character
+    if unicodedata.category(character[0]) == "Cf":
+        return _nothing(size)
+    rest = size - len(character.encode())
+    return character + _nothing(rest) if character.isalnum() and rest > 1 else " " * size
+
+
+def _nothing(num_bytes: int) -> str:
+    """Return characters of two bytes, and one of three if the number is odd, that are no part of a word."""
+    halves, odd = divmod(num_bytes, 2)
+    return _NOTHING[0] * (halves - odd) + _NOTHING[1] * odd
 
 
 def _longest(*several: list[Hit]) -> list[Hit]:

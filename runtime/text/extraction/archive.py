@@ -19,7 +19,7 @@ from runtime.text.extraction.damage import as_damage, open_stored, store_failure
 from runtime.text.extraction.extracted import DamagedFileError, Unreadable
 from runtime.text.extraction.formats import Format, Unit
 from runtime.text.extraction.guard import Guard
-from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked, memory_bound, time_limit, unpack_zstd
+from runtime.text.extraction.limits import DEFAULTS, Limits, Unpacked, memory_bound, unpack_zstd
 
 ZIP_SUFFIXES = (".whl", ".zip")
 # tarfile's own decompression ends silently where a stream is cut short; these raise.
@@ -132,7 +132,7 @@ def open_members(unit: Unit, limits: Limits) -> Iterator[tuple[str, Callable[[],
         return
     prefix = f"{unit.name}/" if unit.name else ""
     if unit.file.endswith(ZIP_SUFFIXES):
-        with _open_zip(unit.file, limits) as archive:
+        with _open_zip(unit.file) as archive:
             for name in unit.members:
                 yield prefix + name, functools.partial(_open_zip_member, archive, unit.file, name, limits)
         return
@@ -162,19 +162,17 @@ def spooled(file: IO[bytes]) -> Iterator[IO[bytes]]:
 
 def _members(path: str, limits: Limits) -> Iterator[tuple[str, int]]:
     if path.endswith(ZIP_SUFFIXES):
-        with _open_zip(path, limits) as archive:
+        with _open_zip(path) as archive:
             yield from ((info.filename, info.file_size) for info in archive.infolist() if not info.is_dir())
     else:
         yield from ((_printable(info.name), info.size) for info, _ in _tar_members(path, limits))
 
 
 @contextlib.contextmanager
-def _open_zip(path: str, limits: Limits) -> Iterator[zipfile.ZipFile]:
+def _open_zip(path: str) -> Iterator[zipfile.ZipFile]:
+    """Open an archive. Its directory is bounded where it is listed: a limit here would end the reader of a member."""
     with open_stored(path) as file:
-        with (
-            as_damage(f"{path}: no readable zip archive", _CURE, *_ODD_ZIP),
-            time_limit(limits.max_document_seconds),
-        ):
+        with as_damage(f"{path}: no readable zip archive", _CURE, *_ODD_ZIP):
             archive = zipfile.ZipFile(file)
         with archive:
             yield archive

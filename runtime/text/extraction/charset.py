@@ -21,6 +21,7 @@ C1_CONTROLS = re.compile("[\x80-\x9f]")
 # Python's cp932 reads the bytes A0, FD, FE and FF as private characters; browsers do not read them.
 _NO_CHARACTERS = re.compile("[\x80-\x9f\uf8f0-\uf8f3]")
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_UTF_16 = ("utf-16-le", "utf-16-be")
 _META = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w:.+-]+)", re.I)
 _COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.S)
 _XML_ENCODING = re.compile(rb"<\?xml\b[^>]*?encoding\s*=\s*[\"']\s*([\w:.+-]+)")
@@ -72,7 +73,14 @@ def decode_page(
     if any(label in _REFUSED for label, _ in labels) and data.isascii() and _SHIFTS.search(data):
         return None
     first = _ISO_2022_JP if _JAPANESE_ESCAPE.search(data) else "utf-8"
-    declared = [(first, "bytes"), *((codec, source) for label, source in labels if (codec := codec_of(label)))]
+    declared = [(first, "bytes")]
+    for label, source in labels:
+        codec = codec_of(label)
+        if source == "page" and codec in _UTF_16:
+            # The declaration was read as ASCII, so it is wrong (HTML, "prescan a byte stream").
+            codec = "utf-8"
+        if codec is not None:
+            declared.append((codec, source))
     for charset, source in declared:
         text = _strictly(data, charset, is_cut)
         if text is not None:

@@ -33,6 +33,9 @@ def _turn(turn: object, number: int) -> str:
     stored = turn.get("tool_calls") or []
     if not isinstance(stored, list):
         raise ChatError(f"has a turn {number} whose tool calls are a {type(stored).__name__}")
+    single = turn.get("function_call")  # the older name, of one call
+    if isinstance(single, dict) and any(single.values()):  # tables may hold one of nulls in every turn
+        stored = [*stored, single]
     calls = [_call(call, number) for call in stored]
     if content is None and calls:
         content = ""

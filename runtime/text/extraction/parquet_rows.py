@@ -56,19 +56,19 @@ def read_rows(
             num_rows = 1 if is_dense else max(FEWEST_ROWS, min(MOST_ROWS, ROWS_BYTES // max(unpacked, 1)))
             own, problem = f"row group {group + 1}", f"{name}: cannot be read after row {before:,}"
             if copy is None:
-                batches = _batches(table, group, columns, num_rows, problem, limits)
+                parts = _parts(table, group, columns, num_rows, problem, limits)
             else:
                 arguments = (copy, group, columns, num_rows, problem, limits)
-                batches = guard(_batches_of_copy, *arguments, anchor=own, name=f"{name}, {own}", data=b"")
+                parts = guard(_parts_of_copy, *arguments, anchor=own, name=f"{name}, {own}", data=b"")
             number = before
-            for batch in batches:
-                if isinstance(batch, Unreadable):
-                    yield own, batch
+            for part in parts:
+                if isinstance(part, Unreadable):
+                    yield own, part
                     break
-                # One value may stand for many rows of a page.
-                num_bytes += batch.nbytes
-                check_expansion(name, size, num_bytes, limits)
-                for row in _rows(batch):
+                for row in part:
+                    # One value of a page or of a dictionary may stand for many rows.
+                    num_bytes += 0 if isinstance(row, Unreadable) else _length(row[field])
+                    check_expansion(name, size, num_bytes, limits)
                     number += 1
                     yield f"row {number}", row
             before += metadata.num_rows
@@ -95,14 +95,14 @@ def _copied(file: IO[bytes]) -> Iterator[str]:
         yield copy.name
 
 
-def _batches_of_copy(path: str, *arguments: Any) -> Iterator[pa.RecordBatch]:
+def _parts_of_copy(path: str, *arguments: Any) -> Iterator[list[Row]]:
     with pq.ParquetFile(path, page_checksum_verification=True) as table:
-        yield from _batches(table, *arguments)
+        yield from _parts(table, *arguments)
 
 
-def _batches(
+def _parts(
     table: pq.ParquetFile, group: int, columns: list[str], num_rows: int, problem: str, limits: Limits
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[list[Row]]:
     """Yield rows within limits of time and memory, since page headers may claim any size."""
     batches = table.iter_batches(num_rows, row_groups=[group], columns=columns)
     while True:
@@ -112,9 +112,10 @@ def _batches(
             memory_bound(f"{problem}: its next rows", limits),
         ):
             batch = next(batches, None)
-        if batch is None:
+            part = None if batch is None else list(_rows(batch))
+        if part is None:
             return
-        yield batch
+        yield part
 
 
 def _sizes(group: pq.RowGroupMetaData, columns: list[str]) -> tuple[int, int]:
@@ -136,3 +137,15 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
         except (ValueError, OverflowError) as error:
             row = Unreadable("", NOT_UTF8 if isinstance(error, UnicodeDecodeError) else NO_TEXT, str(error), "")
         yield row
+
+
+def _length(value: object) -> int:
+    """Return the characters or bytes of the texts in a value."""
+    match value:
+        case str() | bytes():
+            return len(value)
+        case list():
+            return sum(map(_length, value))
+        case dict():
+            return sum(map(_length, value.values()))
+    return 0

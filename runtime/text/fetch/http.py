@@ -2,7 +2,8 @@
 
 Each part is one object in the store, because objects cannot be appended to; a part with its full length is never
 fetched again. The folder of the parts is named by address, ETag and size, so parts of two versions never mix. A file
-without a strong ETag and without a known checksum is fetched in one request.
+without a strong ETag and without a known checksum is fetched in one request. `huggingface_hub` resumes on a local disk
+only, and fsspec's HTTP files know neither resume, retries nor a change of the file meanwhile.
 """
 
 import contextlib

@@ -55,6 +55,11 @@ QUOTED = (
         ("villages", "vil\u00adlages"),
         ("flood", "\uff26\uff4c\uff4f\uff4f\uff44"),
         ("first", "\ufb01rst"),
+        ("'", "&#39;"),
+        ("'", "&rsquo;"),
+        (",", "&#x2C;"),
+        ("villages", "vil&shy;lages"),
+        ("flood", "fl&#111;od"),
     ],
 )
 def test_typographic_characters_hide_no_question(tmp_path, found, put):

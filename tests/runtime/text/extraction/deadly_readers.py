@@ -5,8 +5,6 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
-
 from runtime.text.extraction import parquet_rows, records
 from runtime.text.extraction.extracted import Text, Unreadable
 
@@ -48,8 +46,8 @@ def json_row(line: bytes) -> Iterator[dict[str, Any] | Unreadable]:
     yield from records._json_row_in_child(line)
 
 
-def batches(path: str, group: int, *arguments: Any) -> Iterator[pa.RecordBatch]:
+def parts(path: str, group: int, *arguments: Any) -> Iterator[list[parquet_rows.Row]]:
     """Read a row group, or end the process over the second."""
     if group == 1:
         os.kill(os.getpid(), signal.SIGSEGV)
-    yield from parquet_rows._batches_of_copy(path, group, *arguments)
+    yield from parquet_rows._parts_of_copy(path, group, *arguments)

@@ -50,6 +50,16 @@ def test_bytes_without_a_meaning_are_an_error_or_replaced(label, data):
     assert "\ufffd" in decode(b"a" + data + b"b", codec, replaces=True)
 
 
+@pytest.mark.parametrize("label", ["UTF-16", "utf-16be", "unicode", "ucs-2"])
+def test_a_declaration_that_is_read_as_ascii_never_stands_for_utf_16(label):
+    data = f"<meta charset={label}>".encode() + b"<p>caf\xe9 " + b"and so on " * 200
+    data += b" " * (len(data) % 2)  # UTF-16 would decode it
+    page = decode_page(data, server_charset=None, max_replaced_share=0.001)
+    assert page is not None
+    assert (page.charset, page.source, page.num_replaced) == ("utf-8", "page", 1)
+    assert "and so on" in page.text
+
+
 @pytest.mark.parametrize("byte", [0xA0, 0xFD, 0xFE, 0xFF])
 def test_a_byte_that_browsers_do_not_read_as_shift_jis_is_replaced(byte):
     data = "こんにちは".encode("cp932") * 300 + bytes([byte])

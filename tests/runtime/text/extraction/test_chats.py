@@ -16,6 +16,13 @@ def test_turns_of_both_forms_parts_and_tool_calls_are_written() -> None:
     assert chat_text([*turns, last]) == text
 
 
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_single_call_under_its_older_name_is_written(content: str | None) -> None:
+    nulls = {"name": None, "arguments": None}
+    call = {"role": "assistant", "content": content, "function_call": {"name": "add", "arguments": "[2, 2]"}}
+    assert chat_text([{**QUESTION, "function_call": nulls}, call]) == "User: 2 + 2?\n\nAssistant: add([2, 2])"
+
+
 @pytest.mark.parametrize(
     "turn",
     [

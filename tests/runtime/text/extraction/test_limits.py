@@ -17,10 +17,10 @@ import pytest
 from runtime.text.drops import DropLedger
 from runtime.text.extraction import limits
 from runtime.text.extraction.archive import list_units, list_zip
-from runtime.text.extraction.extract import extract
+from runtime.text.extraction.extract import DAMAGED_FILE, extract
 from runtime.text.extraction.extracted import DamagedFileError
-from runtime.text.extraction.formats import JsonLines, PlainText, ServiceModels
-from runtime.text.extraction.guard import unguarded
+from runtime.text.extraction.formats import JsonLines, PlainText, ServiceModels, Unit
+from runtime.text.extraction.guard import Limited, unguarded
 from runtime.text.extraction.limits import Limits
 from runtime.text.extraction.parquet_rows import read_rows
 from steps.extract import _list_file
@@ -98,15 +98,26 @@ def test_a_zip_archive_whose_list_takes_too_long_is_named_after_the_death_of_the
     assert list_zip(unguarded, str(path), "", (PlainText(),), unit_bytes=100).damage is None
 
 
+def test_the_list_of_a_zip_archive_does_not_count_as_time_of_the_member_that_is_read(tmp_path):
+    path = tmp_path / "a.zip"
+    zip_of_many_members(path)
+    bounds = Limits(max_document_seconds=0.02)
+    ledger = DropLedger(5)
+    unit = Unit(str(path), "", 0, ("00000.",))
+    assert not list(extract(unit, (PlainText(),), "toys", ledger, limits=bounds, guard=Limited(bounds)))
+    assert ledger.counts == {DAMAGED_FILE: 1}
+
+
 def test_a_zip_archive_of_very_many_members_is_damaged(tmp_path):
     zip_of_many_members(tmp_path / "a.zip")
     program = (
         "import sys\n"
-        "from runtime.text.extraction.archive import list_units\n"
+        "from runtime.text.extraction.archive import list_zip\n"
         "from runtime.text.extraction.formats import PlainText\n"
+        "from runtime.text.extraction.guard import Limited\n"
         "from runtime.text.extraction.limits import Limits\n"
         "bounds = Limits(max_document_memory=4 << 20, max_document_seconds=9)\n"
-        "print(list_units(sys.argv[1], '', (PlainText(),), unit_bytes=1 << 30, limits=bounds))"
+        "print(list_zip(Limited(bounds), sys.argv[1], '', (PlainText(),), unit_bytes=1 << 30, limits=bounds))"
     )
     # In a process of its own: the heap of a long test run has room that the limit does not see.
     command = [sys.executable, "-c", program, str(tmp_path / "a.zip")]

@@ -230,7 +230,7 @@ def test_a_window_that_zstandard_does_not_know_is_refused(size):
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_after_a_death_each_line_and_each_row_group_is_guarded(tmp_path, monkeypatch, name):
     monkeypatch.setattr(records, "_json_row_in_child", deadly_readers.json_row)
-    monkeypatch.setattr(parquet_rows, "_batches_of_copy", deadly_readers.batches)
+    monkeypatch.setattr(parquet_rows, "_parts_of_copy", deadly_readers.parts)
     texts = ["one", "SIGSEGV", "three"]
     if name == "a.jsonl":
         path, format_, row = lines(tmp_path / name, [{"text": text} for text in texts]), JsonLines(), "line"
@@ -304,14 +304,22 @@ def test_a_line_of_60_megabytes_takes_a_few_times_its_size(tmp_path):
     assert size < 8 * path.stat().st_size
 
 
-def test_a_small_table_that_names_one_value_for_many_rows_is_damaged_from_its_bound_on(tmp_path):
-    """276 bytes that stand for 2.7 GB."""
-    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4_096, np.int32)), pa.array(["a" * 650_000]))
-    path = parquet(tmp_path / "a.parquet", {"text": column}, compression="zstd", store_schema=False)
-    assert path.stat().st_size < 1_000
-    size, found = child(path)
-    assert found.endswith("{'damaged file': 1}")
-    assert size < 700_000_000, "of the documents that this test keeps, some 268 MB"
+@pytest.mark.parametrize("store_schema", [False, True])
+@pytest.mark.parametrize("format_", [ParquetTable(), ChatTable(messages_field="text")])
+def test_a_small_table_that_names_one_value_for_many_rows_is_damaged_from_its_bound_on(
+    tmp_path, monkeypatch, format_, store_schema
+):
+    """With its schema, the column is read as a dictionary, which holds the value once."""
+    monkeypatch.setattr(limits, "FREE_BYTES", 1_000_000)
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1_000, np.int32)), pa.array(["a" * 30_000]))
+    if isinstance(format_, ChatTable):
+        turns = pa.StructArray.from_arrays([pa.array(["user"] * 1_000), column], ["role", "content"])
+        column = pa.ListArray.from_arrays(pa.array(np.arange(1_001, dtype=np.int32)), turns)
+    path = parquet(tmp_path / "a.parquet", {"text": column}, compression="zstd", store_schema=store_schema)
+    assert path.stat().st_size < 10_000
+    found, counts = read(path, format_)
+    assert counts == {"damaged file": 1}
+    assert 20 < len(found) < 50
 
 
 @pytest.mark.parametrize("field", ["text", "page.text"])
