@@ -130,7 +130,7 @@ class Closures:
             digests[IMPORT_ORDER] = _hash(*order)
         for name in reached.optional:
             module = self.sources.module(name) if self.sources.is_first_party(name) else None
-            if module is not None and not (module.definitions or module.imports or module.is_package):
+            if module is not None and not module.definitions:
                 digests.setdefault(f"{name}.{EFFECTS}", "present")
         for path, counted_as in reached.files.items():
             content = self.sources.content(path)
@@ -194,9 +194,12 @@ class Closures:
         reached.opaque.update(scanned.opaque)
         for name in scanned.loads:
             yield from self._load(name, reached.loaded)
-        for name in scanned.guarded:
-            yield from self._all_of(name, set())
-        reached.optional.update(scanned.optional)
+        inside = [found for call in scanned.guarded_calls for found in self.sources.resolve(call, set())]
+        called = [self.sources.definition(each).scanned[each.aspect] for each in inside]
+        seen: set[str] = set()
+        for name in dict.fromkeys([*scanned.guarded, *(name for each in called for name in each.loads)]):
+            reached.optional.add(name)
+            yield from self._all_of(name, reached, seen)
         # Only code that imports by name reaches all modules of a package that a text names.
         imports = any("import_module" in what or "pkgutil" in what for what in scanned.opaque)
         named = list(self._named_by(scanned.reads.modules, is_certain=imports))
@@ -215,13 +218,15 @@ class Closures:
                     yield from self._load(reference.target.module, reached.loaded)
                     yield from self.sources.resolve(reference, reached.opaque)
 
-    def _all_of(self, name: str, seen: set[str]) -> Iterator[Place]:
-        """Yield all that a module, and those that it imports, execute when it is imported."""
+    def _all_of(self, name: str, reached: _Reached, seen: set[str]) -> Iterator[Place]:
+        """Yield all by which an import of a module, or of one that it imports, may fail."""
         module = self.sources.module(name) if self.sources.is_first_party(name) and name not in seen else None
         seen.add(name)
         if module is not None:
             for inner in module.loads:
-                yield from self._all_of(inner, seen)
+                yield from self._all_of(inner, reached, seen)
+            for target in (each for targets in module.imports.values() for each in targets):
+                yield from self.sources.resolve(Reference(target, (), Aspect.FULL), reached.opaque)
             yield from (Place(name, each, Aspect.FULL) for each in module.definitions if each != SCRIPT)
             if self._traces.of(name) is not None:
                 yield Place(name, EFFECTS, Aspect.FULL)

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import enum
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from marin_dag.code.normal_form import readable
@@ -14,11 +15,13 @@ from marin_dag.code.syntax import (
     absolute,
     arguments_of,
     bindings_of,
+    catches_imports,
     children,
     dotted,
     guarded_by,
     imported,
     loaded_by,
+    nodes_of,
     parameters,
     replaced,
     without_config_type,
@@ -112,8 +115,9 @@ class Scanner:
         self.opaque: list[str] = []
         self.scopes: list[dict[str, list[Target]]] = []
         self.guarded: list[str] = []
-        """Modules whose import may fail by any error while the code goes on."""
-        self.optional: list[str] = []
+        """Modules whose import may fail while the code goes on."""
+        self.guarded_calls: list[Reference] = []
+        """Functions that are called where the import of a module inside them may fail while the code goes on."""
         self._called: set[int] = set()
         self._in_class = False
 
@@ -202,8 +206,8 @@ class Scanner:
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
             case ast.Try() | ast.TryStar() | ast.With():
-                self.guarded += guarded_by(node, self.module.package, is_any=False)
-                self.optional += guarded_by(node, self.module.package, is_any=True)
+                self.guarded += guarded_by(node, self.module.package)
+                self.guarded_calls += self._calls_in(node.body) if catches_imports(node) else ()
                 self._children(node, aspect)
             case ast.Call():
                 self._called.add(id(node.func))
@@ -214,6 +218,12 @@ class Scanner:
             case ast.Subscript(slice=inner):
                 self._children(node, aspect)
                 self._quoted_types([inner])
+
+    def _calls_in(self, body: list[ast.stmt]) -> Iterator[Reference]:
+        for node in (each for statement in body for each in nodes_of(statement) if isinstance(each, ast.Call)):
+            base, chain = dotted(node.func)
+            for target in [] if base is None else self.targets(base):
+                yield Reference(target, chain, Aspect.FULL)
 
     def _children(self, node: ast.AST, aspect: Aspect) -> None:
         for child in children(node):

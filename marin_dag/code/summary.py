@@ -50,9 +50,9 @@ class Scanned(NamedTuple):
     text_reads: TextReads
     opaque: tuple[str, ...]
     guarded: tuple[str, ...] = ()
-    """Modules whose import may fail by any error while the definition goes on."""
-    optional: tuple[str, ...] = ()
-    """Modules that the definition does without where they are missing."""
+    """Modules whose import may fail while the definition goes on."""
+    guarded_calls: tuple[Reference, ...] = ()
+    """Functions inside which such an import may fail."""
 
 
 UNSEEN = Scanned("", "", (), (), NOTHING, Messages(), "", TextReads(), ())
@@ -309,7 +309,7 @@ def _followed(common: Scanned, scanner: Scanner, name: str, prepared: list[ast.s
         references=tuple(dict.fromkeys(scanner.references)),
         loads=tuple(dict.fromkeys(scanner.loads)),
         guarded=tuple(dict.fromkeys(scanner.guarded)),
-        optional=tuple(dict.fromkeys(scanner.optional)),
+        guarded_calls=tuple(dict.fromkeys(scanner.guarded_calls)),
         opaque=(*common.opaque, *(f"{scanner.module.name}.{name}: {what}" for what in scanner.opaque)),
     )
 

@@ -169,34 +169,25 @@ def loaded_by(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[
     yield from (f"{base}.{alias.name}" for alias in statement.names if alias.name != "*")
 
 
-_MISSING = ("ImportError", "ModuleNotFoundError")
+def guarded_by(node: ast.Try | ast.TryStar | ast.With, package: str) -> Iterator[str]:
+    """Yield the modules that a statement imports: whether such an import fails may decide what the code does."""
+    for inner in (each for statement in node.body for each in nodes_of(statement)):
+        if isinstance(inner, ast.Import | ast.ImportFrom):
+            yield from loaded_by(inner, package)
 
 
-def guarded_by(node: ast.Try | ast.TryStar | ast.With, package: str, *, is_any: bool) -> Iterator[str]:
-    """Yield the modules that a statement imports and whose failure it catches.
+_CATCHING = frozenset({"BaseException", "Exception", "ImportError", "ModuleNotFoundError"})
 
-    Args:
-        is_any: yield those whose absence alone it catches, too.
-    """
-    errors: list[ast.expr | None]
+
+def catches_imports(node: ast.Try | ast.TryStar | ast.With) -> bool:
+    """Return whether a statement catches what a failed import raises, by how such exceptions are spelt."""
     if isinstance(node, ast.With):
-        caught = [each.context_expr for each in node.items]
-        errors = [
-            error
-            for each in caught
-            if isinstance(each, ast.Call) and ast.unparse(each.func).endswith("suppress")
-            for error in each.args
-        ]
-    else:
-        errors = [
-            error
-            for handler in node.handlers
-            for error in (handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type])
-        ]
-    if any(is_any or error is None or ast.unparse(error) not in _MISSING for error in errors):
-        for inner in (each for statement in node.body for each in nodes_of(statement)):
-            if isinstance(inner, ast.Import | ast.ImportFrom):
-                yield from loaded_by(inner, package)
+        return any(not _CATCHING.isdisjoint(_names(each.context_expr)) for each in node.items)
+    return any(each.type is None or not _CATCHING.isdisjoint(_names(each.type)) for each in node.handlers)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    yield from (each.id for each in nodes_of(node) if isinstance(each, ast.Name))
 
 
 def absolute(name: str, level: int, package: str) -> str:
