@@ -27,6 +27,7 @@ from pipelines import (
     heat_map_command,
     milestone_evaluations,
     mix_command,
+    publish_command,
     rollback_command,
     runs_command,
     sample_command,
@@ -84,6 +85,7 @@ COMMANDS = tuple(
     for module in (
         timeline_command, stalls_command, checkpoints_command, rollback_command, runs_command, curves_command,
         scores_command, heat_map_command, batch_command, documents_command, sample_command, tasks_command,
+        publish_command,
     )
 )  # fmt: skip
 """Commands of every recipe that trains; `main` adds `mix`."""
