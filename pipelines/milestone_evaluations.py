@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from pydantic import BaseModel
+
 from marin_dag.errors import UserError
 from marin_dag.graph.background import Background
 from marin_dag.graph.graph import Graph
@@ -106,10 +108,15 @@ def milestone_of(step: Step[Any]) -> OutputRef[Step[Any]]:
 
 
 def is_of_training(step: Step[Any]) -> bool:
-    """Return whether a step evaluates, exports or scores a phase that trains, and not imported weights."""
+    """Return whether a step evaluates, exports or scores a phase that trains, and not imported or merged weights."""
+    return is_of_weights(step, TrainPhaseConfig)
+
+
+def is_of_weights(step: Step[Any], *kinds: type[BaseModel]) -> bool:
+    """Return whether a step evaluates, exports or scores weights of a step whose config is of one of these types."""
     if step.kind in SCORING_KINDS:
-        return step.config.export.step.kind is hf_export and is_of_training(step.config.export.step)
-    return step.kind in (ema_eval, hf_export) and isinstance(step.config.phase.step.config, TrainPhaseConfig)
+        return step.config.export.step.kind is hf_export and is_of_weights(step.config.export.step, *kinds)
+    return step.kind in (ema_eval, hf_export) and isinstance(step.config.phase.step.config, kinds)
 
 
 def _is_at_end(step: Step[Any]) -> bool:

@@ -27,6 +27,7 @@ from pipelines import (
     heat_map_command,
     milestone_evaluations,
     mix_command,
+    publish_command,
     rollback_command,
     runs_command,
     sample_command,
@@ -56,6 +57,8 @@ from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.fetch import Fetch, files_in
 from steps.hf_export import HfExportConfig, hf_export
 from steps.joined_scores import JoinedScoresConfig, joined_scores
+from steps.merge_checkpoints import merge_checkpoints
+from steps.merge_config import MergeCheckpointsConfig, uniform
 from steps.phase_config import TrainPhaseConfig
 from steps.sample import SampleConfig, sample
 from steps.tokenize import TokenizeConfig, tokenize
@@ -66,7 +69,7 @@ __all__ = [
     "LLAMA2_ROPE", "LLAMA3_ROPE", "Constant", "Cosine", "Cpu", "Cycles", "Ema", "Gpu", "HtmlPages", "JsonLines",
     "Length", "Linear", "LlamaConfig", "MixtureSchedule", "Muon", "ParquetTable", "Rewarm", "Rope", "SkipRule",
     "Step", "TaskSpec", "Tpu", "WebArchive", "WsdS", "documents", "evaluate", "evaluate_every", "export", "main",
-    "phase", "report", "score", "token_caches", "tokenizer", "validation_tasks", "write_after",
+    "merge", "phase", "report", "score", "token_caches", "tokenizer", "validation_tasks", "write_after",
 ]  # fmt: skip
 
 ADAMW: dict[str, Any] = {"weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_norm": 1.0}
@@ -82,6 +85,7 @@ COMMANDS = tuple(
     for module in (
         timeline_command, stalls_command, checkpoints_command, rollback_command, runs_command, curves_command,
         scores_command, heat_map_command, batch_command, documents_command, sample_command, tasks_command,
+        publish_command,
     )
 )  # fmt: skip
 """Commands of every recipe that trains; `main` adds `mix`."""
@@ -146,6 +150,26 @@ def phase(
     schedule = mixture if isinstance(mixture, MixtureSchedule) else MixtureSchedule.constant(dict(mixture))
     defaults = {"start": None, "rope": LLAMA3_ROPE, "z_loss": 0.0, "seed": 0, **ADAMW}
     return train_phase(name, TrainPhaseConfig(**{**defaults, **fields, "mixture": schedule}), resources=resources)
+
+
+def merge(
+    name: str,
+    checkpoints: Sequence[Any],
+    *,
+    coefficients: Sequence[float] | None = None,
+    weights: str = HOT,
+) -> Step[Any]:
+    """Return the weighted average of weights, which is evaluated, exported and started from like a phase's.
+
+    Args:
+        name: the step's name.
+        checkpoints: phases, milestones such as `phase.at(step=900)`, imports or other merges, all of one model.
+        coefficients: positive shares that add up to 1; equal ones if not given.
+        weights: "hot" for the trained weights, or the name of an average that every phase keeps.
+    """
+    shares = uniform(len(checkpoints)) if coefficients is None else tuple(coefficients)
+    config = MergeCheckpointsConfig(checkpoints=tuple(checkpoints), coefficients=shares, weights=weights)
+    return merge_checkpoints(name, config)
 
 
 def evaluate(

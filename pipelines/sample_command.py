@@ -1,4 +1,4 @@
-"""sample: text that a phase, a milestone, an export or imported weights write after prompts."""
+"""sample: text that a phase, a milestone, an export, or imported or merged weights write after prompts."""
 
 import argparse
 import dataclasses
@@ -22,6 +22,8 @@ from runtime.optim.ema import HOT
 from runtime.report.markup import printable
 from steps.hf_export import HfExportConfig
 from steps.hf_import import HfImportConfig
+from steps.merge_config import MergeCheckpointsConfig
+from steps.phase_checks import tokenizers_of_phase
 from steps.phase_config import TrainPhaseConfig
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from runtime.interop.chat_template import ChatTemplate
 
 MAX_NEW_TOKENS = 128
-KINDS = (TrainPhaseConfig, HfExportConfig, HfImportConfig)
+KINDS = (TrainPhaseConfig, HfExportConfig, HfImportConfig, MergeCheckpointsConfig)
 
 
 def _sample(session: Session) -> int:
@@ -146,17 +148,18 @@ def _writer(session: Session, graph: Graph) -> "tuple[str, Writer]":
     is_phase = isinstance(step.config, TrainPhaseConfig)
     if not isinstance(step.config, KINDS) or (at and not (is_phase and number.isdecimal())):
         raise UserError(
-            f"sample: {session.step} is no phase, PHASE@STEP, export or import of weights. `timeline` lists the "
+            f"sample: {session.step} is no phase, PHASE@STEP, export, import or merge of weights. `timeline` lists the "
             "phases, `ls` all outputs."
         )
     settle_jax()
     weights = session.parsed.weights
     if isinstance(step.config, HfExportConfig):
         return name, _exported(session.store, step, weights)
-    if isinstance(step.config, HfImportConfig):
+    if not is_phase:
         record = finished(session.store, step, "sample")
         checkpoint = session.store.url(f"{record.output_path}/{record.result['checkpoint']}")
-        return name, _trained(checkpoint, read_tokenizer(session.store, [step.config.tokenizer]), weights or HOT)
+        tokenizers = tokenizers_of_phase("weights", step.as_input()).values()
+        return name, _trained(checkpoint, read_tokenizer(session.store, tokenizers), weights or HOT)
     state = _state(session, step, int(number) if at else None)
     writer = _trained(f"{state.folder}/{CHECKPOINT}", tokenizer_of(session.store, [step]), weights or HOT)
     return f"{name} at step {state.step:,}, {weights or HOT} weights", writer

@@ -11,19 +11,22 @@ from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
 from marin_dag.plan.plan import Plan
 from marin_dag.store.store import Store
-from pipelines.milestone_evaluations import OPTION, is_of_training, milestone_of
+from pipelines.milestone_evaluations import OPTION, is_of_weights, milestone_of
 from pipelines.output import aligned, check_writable, write_page
 from pipelines.phases import wanted_phases
 from runtime.evaluation.task_score import leading_of_each_task
 from runtime.optim.ema import HOT
 from steps.ema_eval import EmaEvalResult, ema_eval
 from steps.lm_eval import lm_eval
+from steps.merge_config import MergeCheckpointsConfig
+from steps.phase_config import TrainPhaseConfig
 from steps.report_config import ReportConfig
 
 if TYPE_CHECKING:
     from runtime.report.score_curves import ScorePoint
 
 PAGE_FILE = "scores.html"
+TRAINED = (TrainPhaseConfig, MergeCheckpointsConfig)
 BITS_PER_BYTE = "bits per byte"
 
 
@@ -32,7 +35,8 @@ def _scores(session: Session) -> int:
     check_writable("--page", path)
     graph = session.graph()
     wanted = {name for names in wanted_phases(session, graph).values() for name in names}
-    points = [point for point in read_points(graph, session.store) if point.phase in wanted]
+    every = read_points(graph, session.store)
+    points = [point for point in every if point.phase in wanted] if session.parsed.names else every
     if not points:
         print(f"no phase has scores under {session.store.prefix} as the recipe is now; {OPTION} N makes some")
         return NOTHING_WOULD_RUN
@@ -51,7 +55,7 @@ def _scores(session: Session) -> int:
 
 def read_points(graph: Graph, store: Store) -> "list[ScorePoint]":
     """Return the finished evaluations and scores of a graph, sorted by measure and tokens."""
-    steps = [step for step in graph.steps if step.kind in (ema_eval, lm_eval) and is_of_training(step)]
+    steps = [step for step in graph.steps if step.kind in (ema_eval, lm_eval) and is_of_weights(step, *TRAINED)]
     records = Records(store).find_all({step.key for step in steps})
     found: list[ScorePoint] = []
     for step in steps:

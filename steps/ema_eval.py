@@ -17,11 +17,10 @@ from steps.machine_checks import check_evaluation
 from steps.phase_checks import (
     check_average_exists,
     check_one_tokenizer,
-    imported_by,
+    described_by,
     tokenizers_of,
     tokenizers_of_phase,
 )
-from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 
@@ -77,16 +76,15 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 
 def check_phase(config: EmaEvalConfig) -> None:
     """Raise ValueError where tokenizer, average or window length do not suit the phase."""
-    phase = config.phase.config_of(TrainPhaseConfig)
     if config.average == HOT:
         raise RefusedConfigError(
             "average: 'hot' names the trained weights, which are always measured; remove it, or use the name of EMA "
             "weights.",
             {"average": "null"},
         )
-    check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
-    check_average_exists("average", config.phase, phase, config.average, instead="null")
-    scored = phase or imported_by(config.phase)
+    check_one_tokenizer(tokenizers_of_phase("phase", config.phase) | tokenizers_of(config.caches))
+    check_average_exists("average", config.phase, config.average, instead="null")
+    scored = described_by(config.phase)
     if scored is not None and config.max_tokens_per_domain < scored.sequence_length:
         raise RefusedConfigError(
             f"max_tokens_per_domain is {config.max_tokens_per_domain:,}, less than one window of the sequence_length "
@@ -97,7 +95,7 @@ def check_phase(config: EmaEvalConfig) -> None:
 
 def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
     """Raise ValueError where the machines cannot share the model, or a kernel cannot run on them with its shapes."""
-    phase = config.phase.config_of(TrainPhaseConfig) or imported_by(config.phase)
+    phase = described_by(config.phase)
     if phase is not None:
         check_evaluation(phase, config, resources)
 

@@ -8,7 +8,6 @@ from marin_dag.graph.step import Input, StepContext, step
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.machine_checks import check_one_host
 from steps.phase_checks import check_average_exists, check_one_tokenizer, tokenizers_of_phase
-from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
 
@@ -44,10 +43,8 @@ class HfExportResult(BaseModel, frozen=True, extra="forbid"):
 
 def check_phase(config: HfExportConfig) -> None:
     """Raise ValueError where the phase is trained with another tokenizer, or keeps no such average."""
-    phase = config.phase.config_of(TrainPhaseConfig)
-    check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | {"tokenizer": config.tokenizer})
-    average = None if config.weights == HOT else config.weights
-    check_average_exists("weights", config.phase, phase, average, instead=HOT)
+    check_one_tokenizer(tokenizers_of_phase("phase", config.phase) | {"tokenizer": config.tokenizer})
+    check_average_exists("weights", config.phase, config.weights)
 
 
 @step(policy="tracked", packages=("safetensors",), check=check_phase, check_on=check_one_host)

@@ -19,8 +19,7 @@ from steps.download import DownloadResult
 from steps.hf_export import HfExportConfig, HfExportResult
 from steps.joined_mesh import LOST_PEER_ERRORS, check_platform, joined_mesh
 from steps.machine_checks import evaluated_mesh, evaluation_room
-from steps.phase_checks import imported_by
-from steps.phase_config import TrainPhaseConfig
+from steps.phase_checks import described_by
 from steps.task_inputs import TaskInputs, check_items, task_files
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def longest_text(config: LmEvalConfig) -> int:
 def evaluated_model(config: LmEvalConfig) -> "ModelConfig | None":
     """Return the shape of the scored model; None where only the download knows it."""
     export = config.export.config_of(HfExportConfig)
-    phase = None if export is None else export.phase.config_of(TrainPhaseConfig) or imported_by(export.phase)
+    phase = None if export is None else described_by(export.phase)
     return None if phase is None else phase.model
 
 

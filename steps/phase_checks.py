@@ -6,17 +6,18 @@ A token id is a row of the embeddings and nothing else: under another tokenizer 
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.inputs import Input
 from marin_dag.graph.output_ref import OutputRef
+from marin_dag.values.reference import Reference
 from runtime.data.consumption import no_cache
-from runtime.optim.ema import average_named
+from runtime.optim.ema import HOT, average_named
 from runtime.optim.optimizer import chosen
 from runtime.training.restore import RESTORES_OPTIMIZER, RESTORES_POSITION
 from steps.gold_answers import GoldAnswersConfig
 from steps.hf_import import HfImportConfig
+from steps.merge_config import MergeCheckpointsConfig
 from steps.phase_config import COMPARED_FIELDS, TrainPhaseConfig
 from steps.phase_timeline import check_acknowledged
 from steps.tokenize import TokenizeConfig, TokenizeResult
@@ -62,7 +63,7 @@ def check_config(config: TrainPhaseConfig) -> None:
             {"validation_tokens_per_source": str(config.sequence_length)},
         )
     before = None if config.start is None else config.start.config_of(type(config))
-    tokenizers = tokenizers_of_phase("start", config.start, before) | tokenizers_of(config.caches)
+    tokenizers = tokenizers_of_phase("start", config.start) | tokenizers_of(config.caches)
     check_one_tokenizer(tokenizers | _check_validation_tasks(config))
     for name, cache in config.caches.items():
         its = cache.config_of(TokenizeConfig)
@@ -81,9 +82,9 @@ def check_config(config: TrainPhaseConfig) -> None:
         _check_optimizer_state(before, config)
         started_at = {"until_step": config.begin_step or before.until_step}
         check_acknowledged(before.model_copy(update=started_at), config)
-    imported = imported_by(config.start)
-    if imported is not None:
-        _check_import(imported, config)
+    described = described_by(config.start)
+    if described is not None and is_weights_alone(config.start):
+        _check_weights_alone(described, config)
 
 
 def _check_validation_tasks(config: TrainPhaseConfig) -> Tokenizers:
@@ -101,9 +102,22 @@ def _check_validation_tasks(config: TrainPhaseConfig) -> Tokenizers:
     return {f"validation_tasks {name!r}": found.tokenizer for name, found in configs.items()}
 
 
-def imported_by(start: Input[Any] | None) -> HfImportConfig | None:
-    """Return the config of the import behind `start`, if it is one."""
-    return None if start is None else start.config_of(HfImportConfig)
+def described_by(weights: Reference | None) -> TrainPhaseConfig | HfImportConfig | None:
+    """Return the config of the phase or import with these weights, or of the first checkpoint of a merge.
+
+    It is None for steps outside of the graph, or of another kind.
+    """
+    if weights is None:
+        return None
+    if (merge := weights.config_of(MergeCheckpointsConfig)) is not None:
+        return next((found for each in merge.checkpoints if (found := described_by(each)) is not None), None)
+    return weights.config_of(TrainPhaseConfig) or weights.config_of(HfImportConfig)
+
+
+def is_weights_alone(start: Reference | None) -> bool:
+    """Return whether this is an import or a merge, without averages, optimizer state or data position."""
+    kinds = (HfImportConfig, MergeCheckpointsConfig)
+    return start is not None and any(start.config_of(kind) is not None for kind in kinds)
 
 
 def check_vocabulary(source: str, num_ids: int, vocab_size: int) -> None:
@@ -121,15 +135,16 @@ def tokenizers_of(caches: Caches) -> Tokenizers:
     return {f"caches[{name!r}]": config.tokenizer for name, config in configs.items() if config is not None}
 
 
-def tokenizers_of_phase(field: str, phase: Input[Any] | None, config: "TrainPhaseConfig | None") -> Tokenizers:
-    """Return the tokenizer of the phase or import in `field`; `config` is that of the phase, if it is in the graph."""
-    if phase is None:
+def tokenizers_of_phase(field: str, phase: Reference | None) -> Tokenizers:
+    """Return the tokenizer of the phase, import or merge in `field`, if it is in the graph."""
+    described = described_by(phase)
+    if phase is None or described is None:
         return {}
-    owner = f"{field} {phase.name!r}"
-    if imported := imported_by(phase):
-        return {owner: imported.tokenizer}
-    own = [] if config is None else [*tokenizers_of(config.caches).values()]
-    return {owner: own[0]} if own else {}
+    if isinstance(described, HfImportConfig):
+        own = [described.tokenizer]
+    else:
+        own = [*tokenizers_of(described.caches).values()]
+    return {f"{field} {phase.name!r}": own[0]} if own else {}
 
 
 def check_one_tokenizer(tokenizers: Tokenizers) -> None:
@@ -144,14 +159,13 @@ def check_one_tokenizer(tokenizers: Tokenizers) -> None:
             )
 
 
-def check_average_exists(
-    field: str, phase: Input[Any], config: "TrainPhaseConfig | None", name: str | None, *, instead: str
-) -> None:
+def check_average_exists(field: str, phase: Reference, name: str | None, *, instead: str = HOT) -> None:
     """Raise RefusedConfigError, with `instead` for `field`, where the phase has no average called `name`.
 
-    An import has none. A phase outside of the graph is not checked.
+    An import or merge has none. A phase outside of the graph is not checked, and None and "hot" are no averages.
     """
-    if name is None or (config is None and imported_by(phase) is None):
+    config = phase.config_of(TrainPhaseConfig)
+    if name in (None, HOT) or (config is None and not is_weights_alone(phase)):
         return
     try:
         average_named(() if config is None else config.averages, name, owner=f"{field}: {phase.name}")
@@ -191,8 +205,8 @@ def _check_optimizer_state(before: TrainPhaseConfig, config: TrainPhaseConfig) -
         )
 
 
-def _check_import(imported: HfImportConfig, config: TrainPhaseConfig) -> None:
-    """Check that a phase takes only the weights of an import, with the model they were trained as.
+def _check_weights_alone(described: TrainPhaseConfig | HfImportConfig, config: TrainPhaseConfig) -> None:
+    """Check that a phase takes only the weights of an import or merge, with the model they were trained as.
 
     Raises:
         RefusedConfigError: with every field that differs.
@@ -200,13 +214,14 @@ def _check_import(imported: HfImportConfig, config: TrainPhaseConfig) -> None:
     assert config.start is not None
     start, problems, fix = f"start {config.start.name!r}", [], {}
     if config.restore != "weights":
+        kind = "a merge" if config.start.config_of(HfImportConfig) is None else "an import"
         problems.append(
-            f"restore is {config.restore!r}, and {start} is an import, which has weights but no optimizer state and no "
+            f"restore is {config.restore!r}, and {start} is {kind}, which has weights but no optimizer state and no "
             'data position; use restore="weights".'
         )
         fix["restore"] = "weights"
     ours = dataclasses.asdict(config.model)
-    theirs = dataclasses.asdict(imported.model) | {"initialization": ours["initialization"]}  # weights are not drawn
+    theirs = dataclasses.asdict(described.model) | {"initialization": ours["initialization"]}  # weights are not drawn
     if others := [field for field in theirs if ours[field] != theirs[field]]:
         differ = ", ".join(f"model.{field} is {ours[field]!r}, and {theirs[field]!r} in {start}" for field in others)
         problems.append(f"{differ}; a phase continues its parameters, so the model cannot change.")
@@ -214,11 +229,11 @@ def _check_import(imported: HfImportConfig, config: TrainPhaseConfig) -> None:
             fix[f"model.{others[0]}"] = json.dumps(theirs[others[0]])
         else:  # some of them alone may be no model
             fix["model"] = json.dumps(theirs)
-    if config.rope != imported.rope and "rope" not in config.acknowledge:
+    if config.rope != described.rope and "rope" not in config.acknowledge:
         problems.append(
-            f"rope is {config.rope}, and the weights of {start} were trained with {imported.rope}; use that, or, if "
+            f"rope is {config.rope}, and the weights of {start} were trained with {described.rope}; use that, or, if "
             f"the change is intended, set acknowledge={(*config.acknowledge, 'rope')!r}."
         )
-        fix["rope"] = json.dumps(dataclasses.asdict(imported.rope))
+        fix["rope"] = json.dumps(dataclasses.asdict(described.rope))
     if problems:
         raise RefusedConfigError("\n".join(problems), fix)

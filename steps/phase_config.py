@@ -46,10 +46,11 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """All settings of one phase, inherited ones included."""
 
     start: Input[TrainPhaseResult] | None
-    """The phase, at one of its steps, whose state this phase continues, or an `hf_import`; None starts from scratch."""
+    """The phase, at one of its steps, whose state this phase continues, or an import or merge of weights; None starts
+    from scratch."""
     restore: Once[Annotated[Restore, ABRUPT]] = "everything"
-    """State to restore from `start`; only the weights of an import. Unless the value begins with "everything", data
-    position and averages restart. Without the optimizer, moments and count start at zero."""
+    """State to restore from `start`; only the weights of an import or merge. Unless the value begins with "everything",
+    data position and averages restart. Without the optimizer, moments and count start at zero."""
     skip_batches: Once[Annotated[int, Added(without=0), ABRUPT]] = Field(default=0, ge=0)
     """Batches to skip as the phase begins, with the size and mixture of its first step: the rollback from a spike of
     PaLM (arXiv:2204.02311, section 5.1)."""
@@ -144,7 +145,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def begin_step(self) -> int:
-        """Finished training steps of the state that the phase starts from; 0 for imported weights."""
+        """Finished training steps of the state that the phase starts from; 0 for weights alone."""
         return 0 if self.start is None else self.start.milestone or 0
 
     @field_validator("learning_rate")

@@ -1,4 +1,4 @@
-"""Phase result: the result of a training phase, and of an `hf_import`, so that a phase can start from either."""
+"""Phase result: what a training phase returns, and an import or merge of weights: a phase can start from each."""
 
 from typing import TYPE_CHECKING
 

@@ -6,10 +6,8 @@ from pydantic import BaseModel, Field
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.step import Input, StepContext, step
-from runtime.optim.ema import HOT
 from steps.machine_checks import check_one_host
-from steps.phase_checks import check_average_exists, check_one_tokenizer, imported_by, tokenizers_of_phase
-from steps.phase_config import TrainPhaseConfig
+from steps.phase_checks import check_average_exists, check_one_tokenizer, described_by, tokenizers_of_phase
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
 
@@ -51,11 +49,9 @@ class SampleResult(BaseModel, frozen=True, extra="forbid"):
 
 def check_phase(config: SampleConfig) -> None:
     """Raise ValueError where tokenizer, weights or length do not suit the phase."""
-    phase = config.phase.config_of(TrainPhaseConfig)
-    check_one_tokenizer(tokenizers_of_phase("phase", config.phase, phase) | {"tokenizer": config.tokenizer})
-    average = None if config.weights == HOT else config.weights
-    check_average_exists("weights", config.phase, phase, average, instead=HOT)
-    writes = phase or imported_by(config.phase)
+    check_one_tokenizer(tokenizers_of_phase("phase", config.phase) | {"tokenizer": config.tokenizer})
+    check_average_exists("weights", config.phase, config.weights)
+    writes = described_by(config.phase)
     if writes is not None and config.max_new_tokens >= (most := writes.model.max_position_embeddings):
         raise RefusedConfigError(
             f"max_new_tokens is {config.max_new_tokens:,}, and the context of {config.phase.name!r} is {most:,} tokens "

@@ -52,6 +52,10 @@ class StoredLeaf:
         own = own[::-1] if self.is_transposed else own
         return (len(self.tensors), *own) if self.is_stacked else own
 
+    @property
+    def chunk_shape(self) -> None:
+        """A tensor is read whole, so that no chunk is cheaper than another."""
+
     def whole(self) -> np.ndarray:
         """Return the leaf in the dtype that is stored."""
         parts = [self._read(tensor) for tensor in self.tensors]

@@ -56,6 +56,10 @@ class Pieces(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
+    @property
+    def chunk_shape(self) -> tuple[int, ...] | None:
+        """Shape of the chunks that the leaf is cheapest to make in; None leaves it to the writer."""
+
     def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]: ...
 
 
@@ -272,7 +276,7 @@ def save_pieces(
 
     def chunks() -> Iterator[Chunk]:
         for done, (leaf_name, leaf) in enumerate(sorted(leaves.items()), start=1):
-            chunk_shape = chunk_shape_of(leaf.shape, np.dtype(np.float32).itemsize)
+            chunk_shape = leaf.chunk_shape or chunk_shape_of(leaf.shape, np.dtype(np.float32).itemsize)
             described[leaf_name] = {"shape": list(leaf.shape), "dtype": "float32", "chunk_shape": list(chunk_shape)}
             array = ChunkedArray(files, f"{name}/arrays/{leaf_name}", leaf.shape, chunk_shape, "float32")
             small_files[array.description_key] = canonical_json(array.description, array.key)
@@ -325,15 +329,23 @@ def load_params(path: str, like_params: State, which: str) -> State:
     """Return the trained weights ("hot"), or the EMA weights of that name."""
     if which == HOT:
         return load(path, {"params": like_params}, partial=True)[0]["params"]
-    leaves = Reader(path).manifest.leaves
-    kept = sorted({name.split(".")[1] for name in leaves if name.startswith("averages.")})
+    reader = Reader(path)
+    leaf_prefix(reader, which)
+    return load(reader, {"averages": {which: like_params}}, partial=True)[0]["averages"][which]
+
+
+def leaf_prefix(reader: Reader, which: str) -> str:
+    """Return how the names of the leaves of the weights "hot", or of the EMA weights of that name, begin."""
+    if which == HOT:
+        return "params."
+    kept = sorted({name.split(".")[1] for name in reader.manifest.leaves if name.startswith("averages.")})
     if which not in kept:
         have = f"the EMA weights {', '.join(kept)}" if kept else "no EMA weights"
         raise CheckpointError(
-            f'{path}: there are no weights {which!r}; the checkpoint has {have}. Use one of these or "hot", or add the '
-            "average to the phase."
+            f'{reader.path}: there are no weights {which!r}; the checkpoint has {have}. Use one of these or "hot", or '
+            "add the average to the phase."
         )
-    return load(path, {"averages": {which: like_params}}, partial=True)[0]["averages"][which]
+    return f"averages.{which}."
 
 
 def read_metadata(path: str) -> dict[str, Any]:

@@ -152,23 +152,25 @@ class Reader:
         whole = tuple(slice(None) for _ in leaf.shape)
 
         def held(index: Index | None) -> np.ndarray:
-            first, last = box_of(index or whole, leaf.shape)
-            extent = tuple(b - a for a, b in zip(first, last, strict=True))
-            if first in chunks and chunks[first].shape == extent:
-                return chunks[first]
-            block = np.empty(extent, np.dtype(leaf.dtype))
-            for start in chunk_starts(first, last, array.chunk_shape):
-                ends = [at + size for at, size in zip(start, array.chunk_shape, strict=True)]
-                low = [max(a, at) for a, at in zip(first, start, strict=True)]
-                high = [min(b, end) for b, end in zip(last, ends, strict=True)]
-                into = tuple(slice(a - f, b - f) for a, b, f in zip(low, high, first, strict=True))
-                within = tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
-                block[into] = chunks[start][within]
-            return block
+            return _cut(array, chunks, *box_of(index or whole, leaf.shape))
 
         if leaf.sharding is None:
             return jax.numpy.asarray(held(whole))
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, held)
+
+    def read_box(self, name: str, first: tuple[int, ...], last: tuple[int, ...]) -> np.ndarray:
+        """Return the box [first, last) of a leaf, with the chunks that it intersects in memory.
+
+        Raises:
+            TornCheckpointError: a chunk is damaged or missing.
+            OSError: a chunk cannot be read, and may be good.
+        """
+        entry = self.manifest.leaves[name]
+        shape, chunk_shape = tuple(entry["shape"]), tuple(entry["chunk_shape"])
+        array = ChunkedArray(self.files, f"{self.name}/arrays/{name}", shape, chunk_shape, entry["dtype"])
+        reads = {start: array.read_chunk(start) for start in chunk_starts(first, last, chunk_shape)}
+        chunks = {start: self._chunk(array, start, future) for start, future in reads.items()}
+        return _cut(array, chunks, first, last)
 
     def _chunk(self, array: ChunkedArray, start: tuple[int, ...], future: Any) -> np.ndarray:
         key = array.chunk_key(start)
@@ -179,6 +181,24 @@ class Reader:
         data = bytes(result.value) if result.state == "value" else None
         data = self._verified(key, data, self.manifest.files.get(key))
         return np.frombuffer(data, np.dtype(array.dtype).newbyteorder("<")).reshape(array.chunk_shape)
+
+
+def _cut(
+    array: ChunkedArray, chunks: Mapping[tuple[int, ...], np.ndarray], first: tuple[int, ...], last: tuple[int, ...]
+) -> np.ndarray:
+    """Return the box [first, last) of an array from the chunks that it intersects."""
+    extent = tuple(b - a for a, b in zip(first, last, strict=True))
+    if first in chunks and chunks[first].shape == extent:
+        return chunks[first]
+    block = np.empty(extent, np.dtype(array.dtype))
+    for start in chunk_starts(first, last, array.chunk_shape):
+        ends = [at + size for at, size in zip(start, array.chunk_shape, strict=True)]
+        low = [max(a, at) for a, at in zip(first, start, strict=True)]
+        high = [min(b, end) for b, end in zip(last, ends, strict=True)]
+        into = tuple(slice(a - f, b - f) for a, b, f in zip(low, high, first, strict=True))
+        within = tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
+        block[into] = chunks[start][within]
+    return block
 
 
 def check_same_state(path: str, manifest: Manifest, leaves: list[Leaf], *, partial: bool) -> None:

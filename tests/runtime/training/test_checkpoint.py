@@ -282,7 +282,7 @@ class HeldLeaf:
     """A leaf in pieces, of an array that is there whole."""
 
     def __init__(self, array: np.ndarray) -> None:
-        self.array, self.shape = array, array.shape
+        self.array, self.shape, self.chunk_shape = array, array.shape, None
 
     def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]:
         starts = (range(0, size, step) for size, step in zip(self.shape, chunk_shape, strict=True))

@@ -1,0 +1,189 @@
+"""publish: exports as revisions of one Hugging Face repository, or of a folder.
+
+This is a command and no step: it acts outside of the prefix, so a record of it could not say what is there now. Each
+call compares the target with the exports instead, and writes what is missing.
+"""
+
+import fnmatch
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from marin_dag.cli.session import NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Command, Session
+from marin_dag.errors import UserError
+from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
+from marin_dag.ledger.records import Record
+from marin_dag.quantities import in_bytes
+from marin_dag.store.redact import redact
+from marin_dag.values.changes import nearest
+from pipelines.finished import finished
+from pipelines.milestone_evaluations import milestone_of
+from pipelines.output import aligned
+from steps.hf_export import HfExportResult, hf_export
+
+if TYPE_CHECKING:
+    from runtime.interop.revisions import Revision, RevisionFile, Target
+
+HUB = "hub:"
+CARD = "README.md"
+
+
+class _Export(NamedTuple):
+    """A finished export, and the revision that it becomes."""
+
+    step: Step[Any]
+    record: Record
+    result: HfExportResult
+    revision: str
+
+
+def _publish(session: Session) -> int:
+    from runtime.interop.revisions import PublishError
+
+    target = _target(session)
+    exports = list(_exports(session))
+    try:
+        return _publish_all(session, exports, target)
+    except PublishError as error:
+        raise UserError(redact(str(error))) from error
+
+
+def _publish_all(session: Session, exports: Sequence[_Export], target: "Target") -> int:
+    is_dry = session.parsed.dry_run
+    there = set(target.names())
+    rows, is_equal = [], True
+    for revision in _revisions(session, exports, target, there):
+        changes = target.changes(revision)
+        size = sum(revision.files[name].size for name in changes.written)
+        state = "is there" if not changes else "new" if changes.is_new else "changed"
+        files = f"{len(changes.written)} of {len(revision.files)} files, {in_bytes(size)}" if changes else ""
+        rows.append([revision.name, state, files])
+        is_equal = is_equal and not changes
+        if changes and not is_dry:
+            target.write(revision, lambda problem: print(f"{problem}", file=sys.stderr))
+            print(f"published {revision.name}: {files}", flush=True)
+        elif not is_dry:
+            print(f"{revision.name} is there", flush=True)
+    if is_dry:
+        print("\n".join([f"{target.address} would get", *aligned(rows, left=(0, 1, 2))]))
+        print(f"publish it  {session.line('publish', *session.parsed.names)}" if not is_equal else "nothing to publish")
+        return NOTHING_WOULD_RUN if is_equal else SOMETHING_WOULD_RUN
+    print(f"{target.address} has {len(rows) - 1} revisions and main, which is {exports[-1].revision}")
+    return NOTHING_WOULD_RUN
+
+
+def _target(session: Session) -> "Target":
+    from runtime.interop.hub_repository import HubRepository
+    from runtime.interop.revisions import RevisionsFolder
+
+    to = session.parsed.to
+    if not to:
+        raise UserError("publish: give the target: --to hub:ORGANIZATION/NAME, or --to FOLDER.")
+    if to.startswith(HUB):
+        repo = to.removeprefix(HUB)
+        if repo.count("/") != 1 or not all(repo.split("/")):
+            raise UserError(f"--to {to}: write the owner and the name of the repository: --to hub:ORGANIZATION/NAME.")
+        return HubRepository(repo, endpoint=os.environ.get("HF_ENDPOINT"), is_private=session.parsed.private)
+    if "://" in to:
+        raise UserError(f"--to {to}: only a local folder or a hub can be published to; copy the folder there yourself.")
+    if session.parsed.private:
+        raise UserError(f"--private: has no effect on the folder {to}; remove it.")
+    return RevisionsFolder(to)
+
+
+def _exports(session: Session) -> Iterator[_Export]:
+    """Yield the exports that the user named, those of one pattern by their tokens; the last becomes main."""
+    graph = session.graph()
+    taken: dict[str, str] = {}
+    for pattern in session.parsed.names:
+        found = []
+        for step in _matching(graph, pattern):
+            record = finished(session.store, step, "publish")
+            result = HfExportResult.model_validate(record.result)
+            found.append(_Export(step, record, result, _revision_name(step, result)))
+        for export in sorted(found, key=lambda each: each.result.consumed_tokens):
+            if (other := taken.setdefault(export.revision, export.step.name)) == export.step.name:
+                yield export
+                continue
+            raise UserError(
+                f"publish: {other} and {export.step.name} are both the revision {export.revision}; publish them to "
+                "two repositories."
+            )
+
+
+def _matching(graph: Graph, pattern: str) -> list[Step[Any]]:
+    exports = [step for step in graph.steps if step.kind is hf_export]
+    found = [step for step in exports if fnmatch.fnmatchcase(step.name, pattern)]
+    if not found:
+        names = [step.name for step in exports]
+        known = f"the exports are {', '.join(names)}" if names else "the recipe has no export; add recipe.export(...)"
+        raise UserError(f"publish: {pattern}: no export has this name; {known}.{nearest(pattern, names)}")
+    return found
+
+
+def _revision_name(step: Step[Any], result: HfExportResult) -> str:
+    from runtime.interop.revisions import revision_name
+
+    return revision_name(milestone_of(step).step.name, result.step, result.consumed_tokens)
+
+
+def _revisions(session: Session, exports: Sequence[_Export], target: "Target", there: set[str]) -> "Iterator[Revision]":
+    """Yield the revisions and then main; copies of remote files last until the next one is asked for."""
+    from runtime.interop.revisions import MAIN, Revision, in_order
+
+    others = in_order(there | {export.revision for export in exports})
+    for index, export in enumerate(exports):
+        with tempfile.TemporaryDirectory(prefix="publish-") as folder:
+            files = _files(session, export, Path(folder))
+            names = [export.revision, MAIN] if index == len(exports) - 1 else [export.revision]
+            for name in names:
+                listed = others if name == MAIN else ()
+                card = _card(files, Path(folder, f"{name}.md"), name, target, listed)
+                title = f"{export.revision} ({export.result.weights} weights, {export.result.dtype})"
+                yield Revision(name, title, {**files, CARD: card})
+
+
+def _files(session: Session, export: _Export, folder: Path) -> "dict[str, RevisionFile]":
+    """Return the files of an export by their names, verified by the manifest of its record."""
+    from runtime.interop.revisions import RevisionFile
+
+    root, files = f"{export.result.folder}/", {}
+    for entry in export.record.manifest:
+        if not entry.path.startswith(root):
+            continue
+        name = entry.path.removeprefix(root)
+        url = session.store.url(f"{export.record.output_path}/{entry.path}")
+        files[name] = RevisionFile.read(url, folder / "files" / name)
+        if (files[name].size, files[name].crc32c) != (entry.size_in_bytes, entry.crc32c):
+            raise UserError(
+                f"publish: {url} is damaged: it is not the file that {export.step.name} wrote. Make it again: "
+                f"{session.line('--force', export.step.name, '--only', export.step.name)}"
+            )
+    return files
+
+
+def _card(
+    files: "Mapping[str, RevisionFile]", path: Path, name: str, target: "Target", others: tuple[str, ...]
+) -> "RevisionFile":
+    from runtime.interop.revisions import RevisionFile, revision_card
+
+    text = files[CARD].path.read_text(encoding="utf-8")
+    path.write_text(revision_card(text, name=name, target=target, others=others), encoding="utf-8")
+    return RevisionFile.of(path)
+
+
+def _add_arguments(parser: Any) -> None:
+    what = "(publish) the repository, or a local folder"
+    parser.add_argument("--to", metavar="hub:ORGANIZATION/NAME|FOLDER", help=what)
+    parser.add_argument("--private", action="store_true", help="(publish) make a new repository private")
+
+
+COMMAND = Command(
+    "publish", "STEP|GLOB ... --to hub:ORGANIZATION/NAME|FOLDER",
+    "publish exports as revisions of one Hugging Face repository or of a folder; the last one becomes main",
+    _publish, 1, 1000, _add_arguments, ("--set", "--dry-run"),
+)  # fmt: skip

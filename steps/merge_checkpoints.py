@@ -1,0 +1,91 @@
+"""Merge checkpoints: the weighted average of the weights of milestones, branches or imports, as a checkpoint."""
+
+import dataclasses
+from typing import Any
+
+from marin_dag.graph.cost import Cost
+from marin_dag.graph.resources import Resources
+from marin_dag.graph.step import StepContext, step
+from steps.machine_checks import check_one_host
+from steps.merge_config import MergeCheckpointsConfig
+from steps.phase_checks import (
+    Tokenizers,
+    check_average_exists,
+    check_one_tokenizer,
+    described_by,
+    tokenizers_of_phase,
+)
+from steps.phase_result import TrainPhaseResult
+
+
+def check_merge(config: MergeCheckpointsConfig) -> None:
+    """Raise ValueError where the checkpoints differ in model, rope or tokenizer, or one lacks the weights."""
+    tokenizers: Tokenizers = {}
+    for checkpoint in config.checkpoints:
+        tokenizers |= tokenizers_of_phase("checkpoint", checkpoint)
+        check_average_exists("weights", checkpoint, config.weights)
+    check_one_tokenizer(tokenizers)
+    known = {each.typed: found for each in config.checkpoints if (found := described_by(each)) is not None}
+    check_one_model({name: (found.model, found.rope) for name, found in known.items()})
+
+
+def check_one_model(described: dict[str, tuple[Any, Any]]) -> None:
+    """Raise ValueError where a checkpoint has another model or rope than the first one."""
+    fields = {name: _fields(model, rope) for name, (model, rope) in described.items()}
+    first = next(iter(fields), "")
+    for name, theirs in fields.items():
+        for field, value in theirs.items():
+            if value != (own := fields[first].get(field)):
+                raise ValueError(
+                    f"{field} is {own!r} in {first!r}, and {value!r} in {name!r}; merge checkpoints of one model."
+                )
+
+
+def _fields(model: Any, rope: Any) -> dict[str, Any]:
+    """Return what weights that are averaged must share; how they were first drawn is not in it."""
+    shape = {f"model.{field}": value for field, value in dataclasses.asdict(model).items() if field != "initialization"}
+    return {"model": type(model).__name__, "rope": rope} | shape
+
+
+def _cost(config: MergeCheckpointsConfig, _: Resources) -> Cost:
+    described = described_by(config.checkpoints[0])
+    size = 0 if described is None else 4 * described.model.num_parameters
+    return Cost(bytes_read=size * len(config.checkpoints), bytes_written=size)
+
+
+# Versioned, without `packages`, for the reason of `hf_import`.
+@step(policy="versioned", version="1", check=check_merge, check_on=check_one_host, cost=_cost)
+def merge_checkpoints(config: MergeCheckpointsConfig, context: StepContext) -> TrainPhaseResult:
+    """Write the average, as float32, to a checkpoint without other state, a chunk of a tensor in memory at a time.
+
+    The result has the training step and the tokens of the checkpoint with the most tokens. A phase that starts from it
+    counts from 0, as from an import.
+    """
+    from runtime.model.architectures import ModelDescription
+    from runtime.training.checkpoint import read_metadata
+    from runtime.training.merging import Part, merged_leaves
+    from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES, save_weights
+
+    paths = [each.join(each.result.checkpoint) for each in config.checkpoints]
+    names = [each.typed for each in config.checkpoints]
+    facts = [read_metadata(path).get("facts", {}) for path in paths]
+    described = [ModelDescription.from_facts(each, path) for each, path in zip(facts, paths, strict=True)]
+    check_one_model({name: (found.config, found.rope) for name, found in zip(names, described, strict=True)})
+    parts = [Part.open(path, config.weights, share) for path, share in zip(paths, config.coefficients, strict=True)]
+    newest = max(range(len(parts)), key=lambda index: config.checkpoints[index].result.consumed_tokens)
+    save_weights(
+        context.output_path,
+        merged_leaves(parts),
+        facts={name: facts[newest][name] for name in ("model", "rope", "sequence_length")},
+        on_leaf=lambda done, total: context.progress(done, total, "arrays"),
+    )
+    context.log.info("merged the %s weights of %s", config.weights, ", ".join(names))
+    result = config.checkpoints[newest].result
+    return TrainPhaseResult(
+        step=result.step,
+        consumed_tokens=result.consumed_tokens,
+        checkpoint=CHECKPOINT,
+        metrics=METRICS,
+        source_losses=SOURCE_LOSSES,
+        final_loss=None,
+    )
