@@ -7,7 +7,7 @@ from typing import Any
 from marin_dag.graph.step import Step
 from pipelines import recipe
 from pipelines.eight_b_sources import LLAMA3_TOKENIZER, eight_b_sources
-from pipelines.length import main_line_tokens
+from pipelines.length import tokens_by_part
 from pipelines.mixtures import Weights
 from pipelines.sampled_sources import NEOX_EOS_TOKEN, NEOX_TOKENIZER, sampled_sources, sampled_weights
 from pipelines.scales import Scale
@@ -78,7 +78,7 @@ def sources_at(scale: Scale) -> dict[str, Source]:
         case "published":
             return eight_b_sources()
         case "shares":
-            return sampled_sources(main_line_tokens(scale))
+            return sampled_sources(tokens_by_part(scale))
 
 
 def _corpus(sources: Mapping[str, Source], scale: Scale, tokenizer: Step | None = None) -> Corpus:

@@ -5,6 +5,7 @@ experiments/pretraining_datasets.py). A share is a power of two, so that runs of
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pipelines import mixtures
@@ -41,6 +42,16 @@ SAMPLED = (
     Sampled("flan", ("flan", "medu_science_qa")),
 )
 """Data sets by their names among the 8B's sources, except FineWeb-Edu."""
+MIXTURES = {
+    "kestrel": mixtures.DCLM,
+    "ocelot": mixtures.DCLM,
+    "jellyfish": mixtures.COOLDOWN_V1,
+    "phoenix_warm": mixtures.PHOENIX_WARM,
+    "phoenix": mixtures.PHOENIX,
+    "starling": mixtures.STARLING,
+    "deeper_starling": mixtures.STARLING,
+}
+"""Mixtures of the main line by part (`pipelines.length.PARTS`)."""
 _SOURCE_OF = {component: sampled.name for sampled in SAMPLED for component in sampled.components}
 
 
@@ -52,15 +63,18 @@ def sampled_weights(weights: Weights) -> Weights:
     return total
 
 
-def sampled_sources(num_tokens: float) -> dict[str, Source]:
-    """Return the data sets with the shares that a main line of `num_tokens` needs to read no text twice."""
+def sampled_sources(tokens: Mapping[str, int]) -> dict[str, Source]:
+    """Return the data sets with the shares that a main line of these `tokens` by part needs to read no text twice."""
     published = eight_b_sources() | {"fineweb_edu": _fineweb_edu()}
-    largest = _largest_shares()
+    wanted: dict[str, float] = {}
+    for part, weights in MIXTURES.items():
+        for name, drawn in mixtures.scaled(sampled_weights(weights), tokens[part]).items():
+            wanted[name] = wanted.get(name, 0.0) + drawn
     found = []
     for sampled in SAMPLED:
         source = published[sampled.name]
         assert source.num_tokens is not None
-        share = share_for(largest[sampled.name] * num_tokens, source.num_tokens)
+        share = share_for(wanted[sampled.name], source.num_tokens)
         size = share * source.size_in_bytes
         changes = {"share": share, "size_in_bytes": size, "num_tokens": share * source.num_tokens}
         found.append(source.model_copy(update=changes))
@@ -70,15 +84,6 @@ def sampled_sources(num_tokens: float) -> dict[str, Source]:
 def share_for(wanted_tokens: float, num_tokens: float) -> float:
     """Return the smallest power of two that holds the wanted tokens, at most 1."""
     return min(1.0, max(LEAST_SHARE, 2.0 ** math.ceil(math.log2(wanted_tokens / num_tokens))))
-
-
-def _largest_shares() -> dict[str, float]:
-    """Return the largest share that each data set has of a mixture of the main line."""
-    largest: dict[str, float] = {}
-    for weights in (mixtures.DCLM, mixtures.COOLDOWN_V1, mixtures.PHOENIX_WARM, mixtures.PHOENIX, mixtures.STARLING):
-        for name, share in mixtures.scaled(sampled_weights(weights), 1.0).items():
-            largest[name] = max(largest.get(name, 0.0), share)
-    return largest
 
 
 def _fineweb_edu() -> Source:
