@@ -250,7 +250,13 @@ def _numbers_of_microbatches(scale: Scale, program: Program) -> list[int]:
     """Return the numbers into which a chip's sequences can be split, 1 first."""
     request = request_for(scale, program, "full", 1)
     shape = request.layout.shape
-    shape.check_batch(request.global_batch_size, request.sequence_length)
+    try:
+        scale.model.check_divides(copy_size=shape.copy_size, model_axis=1)
+        shape.check_batch(request.global_batch_size, request.sequence_length)
+    except ValueError as error:
+        raise UserError(
+            f"--on: {scale.name} on {scale.main_resources}: {error} Batches grow with --tokens; or use fewer machines."
+        ) from None
     sequences = request.global_batch_size // shape.batch_parts
     return [number for number in range(1, sequences + 1) if sequences % number == 0]
 

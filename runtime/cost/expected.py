@@ -56,8 +56,8 @@ def _activations(train: CompileRequest) -> float:
     queries, keys, *wide = model.layer_widths
     layer = 4 * model.hidden_size + 3 * queries + 3 * keys + 3 * max(wide)
     if _keeps_scores(train):
-        item = 2 if train.compute_dtype == "bfloat16" else 4
-        layer += SCORES_SHARE * 4 / item * model.num_attention_heads * train.sequence_length
+        numbers_of_a_score = 2 if train.compute_dtype == "bfloat16" else 1
+        layer += round(SCORES_SHARE * numbers_of_a_score * model.num_attention_heads * train.sequence_length)
     if train.remat == "full":
         return model.num_hidden_layers * model.hidden_size + RECOMPUTED_LAYERS * layer
     return (model.num_hidden_layers + SAVED_BESIDE_LAYERS) * layer

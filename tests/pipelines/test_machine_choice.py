@@ -44,6 +44,8 @@ def test_a_smaller_memory_takes_more_micro_batches_and_less_than_one_sequence_is
         assert choice.remat == "none" and max(choice.peaks_in_bytes) <= GPUS[kind].hbm_in_bytes
     with expect_error(UserError):
         placed_on(SCALES["8b"], H100, compile_programs=False)
+    with expect_error(UserError):  # more chips than sequences
+        placed_on(SCALES["32b"], Tpu("v4-2048"), compile_programs=False)
 
 
 def test_every_step_runs_on_the_machines_and_what_cannot_be_shared_on_one_host():
