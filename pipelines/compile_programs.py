@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Cpu, Gpu
+from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
 from runtime.cost.chips import slice_of
 from runtime.cost.request import CompileRequest
@@ -84,13 +84,18 @@ def slice_of_step(step: Step[Any]) -> tuple[str, int]:
     if isinstance(resources, Cpu):
         raise UserError(
             f"--compile: {step.name} runs on {resources}, and only programs for TPUs and GPUs are compiled ahead of "
-            "time; give it resources=Tpu(...) or Gpu(...) (the flagship: --scale 8b)."
+            "time; give it resources=Tpu(...) or Gpu(...) (the flagship: --on H100:1)."
         )
-    name, num_slices = (str(resources), 1) if isinstance(resources, Gpu) else (resources.slice, resources.num_slices)
     try:
-        slice_of(name)
+        return slice_named(resources)
     except ValueError as error:
         raise UserError(f"--compile: {step.name} runs on {resources}: {error}") from error
+
+
+def slice_named(resources: Gpu | Tpu) -> tuple[str, int]:
+    """Return the name of a slice or of GPUs, and the number of slices; raise ValueError for unknown accelerators."""
+    name, num_slices = (str(resources), 1) if isinstance(resources, Gpu) else (resources.slice, resources.num_slices)
+    slice_of(name)
     return name, num_slices
 
 

@@ -70,7 +70,7 @@ def report(session: Session, plan: Plan) -> None:
     users = _users(programs, [step for step in every if plan[step.name].is_selected])
     outcomes: dict[CompileRequest, Outcome] = {}
     for index, request in enumerate(users):
-        outcomes[request] = _with_progress(request, f"{index + 1}/{len(users)}")
+        outcomes[request] = outcome_with_progress(request, f"{index + 1}/{len(users)}")
     fitting = [name for name, its in programs.items() if isinstance(outcomes[its["train"]], Compiled)]
     lines = ["", f"Compiled for machines that are not here; cached in {cache_folder(COMPILED)}."]
     for request, of in users.items():
@@ -98,7 +98,8 @@ def _users(programs: Programs, selected: Sequence[Step[Any]]) -> dict[CompileReq
     return found
 
 
-def _with_progress(request: CompileRequest, place: str) -> Outcome:
+def outcome_with_progress(request: CompileRequest, place: str) -> Outcome:
+    """Return the outcome of a compile; what is compiled goes to the error stream."""
     what = f"{request.step} step, {request.global_batch_size:,} sequences, {_slices(request)}"
     usually = " (minutes)" if slice_of(request.slice).generation.platform == "tpu" else ""
     print(f"[{place}] compiling the {what}{usually} ...", file=sys.stderr, flush=True)
@@ -221,7 +222,7 @@ def _cure(request: CompileRequest, users: Sequence[str], fitting: Sequence[str],
         return f"no change was tried; use more chips{own}"
     for field, changed in cures(request):
         value = getattr(changed, field)
-        outcome = _with_progress(changed, f"with {field}={value}")
+        outcome = outcome_with_progress(changed, f"with {field}={value}")
         if isinstance(outcome, Compiled):
             inherit = [
                 name

@@ -7,7 +7,9 @@ from typing import Any
 from marin_dag.graph.step import Step
 from pipelines import recipe
 from pipelines.eight_b_sources import LLAMA3_TOKENIZER, eight_b_sources
+from pipelines.length import tokens_by_part
 from pipelines.mixtures import Weights
+from pipelines.sampled_sources import NEOX_EOS_TOKEN, NEOX_TOKENIZER, sampled_sources, sampled_weights
 from pipelines.scales import Scale
 from pipelines.source import Source, clean_documents
 from pipelines.sources import corpus_sources, evaluation_items_step, laptop_sources
@@ -43,7 +45,7 @@ class Corpus:
 
 def laptop_corpus(scale: Scale) -> Corpus:
     """Return real text that any Python environment holds or a package index serves, by role."""
-    return _corpus(laptop_sources(), scale)
+    return _corpus(sources_at(scale), scale)
 
 
 def corpus_of(folder: str, scale: Scale) -> Corpus:
@@ -54,7 +56,29 @@ def corpus_of(folder: str, scale: Scale) -> Corpus:
 def eight_b_corpus(scale: Scale) -> Corpus:
     """Return the recipe's data sets by its names, under the Llama-3 tokenizer."""
     tokenizer = input_tokenizer("tokenizer", InputTokenizerConfig(tokenizer=LLAMA3_TOKENIZER))
-    return dataclasses.replace(_corpus(eight_b_sources(), scale, tokenizer), weights=dict)
+    return dataclasses.replace(_corpus(sources_at(scale), scale, tokenizer), weights=dict)
+
+
+def sampled_corpus(scale: Scale) -> Corpus:
+    """Return a share of public data sets, as large as the scale's length needs, under GPT-NeoX's tokenizer."""
+    config = InputTokenizerConfig(tokenizer=NEOX_TOKENIZER, eos_token=NEOX_EOS_TOKEN, bos_token=None)
+    tokenizer = input_tokenizer("tokenizer", config)
+    return dataclasses.replace(_corpus(sources_at(scale), scale, tokenizer), weights=sampled_weights)
+
+
+CORPORA = {"packages": laptop_corpus, "published": eight_b_corpus, "shares": sampled_corpus}
+"""Corpora by `Scale.corpus`."""
+
+
+def sources_at(scale: Scale) -> dict[str, Source]:
+    """Return the sources of a scale's own corpus."""
+    match scale.corpus:
+        case "packages":
+            return laptop_sources()
+        case "published":
+            return eight_b_sources()
+        case "shares":
+            return sampled_sources(tokens_by_part(scale))
 
 
 def _corpus(sources: Mapping[str, Source], scale: Scale, tokenizer: Step | None = None) -> Corpus:

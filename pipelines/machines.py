@@ -1,27 +1,39 @@
-"""Machines as a user types them: `cpu:4`, `gpu:H100:1`, `tpu:v6e-8`."""
+"""Machines as a user types them: `H100:1`, `64xH100:8`, `v6e-8`, `cpu:4`; a platform before them is optional."""
+
+import re
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
+from marin_dag.graph.resources import TOPOLOGIES, Cpu, Gpu, Resources, Tpu
+from runtime.cost.chips import GPUS
 
-MACHINES = "cpu:CORES, gpu:KIND:COUNT or tpu:SLICE"
+MACHINES = "cpu:CORES, GPU:COUNT, TPU-SLICE, or NUMBERx before one"
+EXAMPLES = "such as cpu:4, H100:1, 4xH200:8 or v6e-8"
+_MACHINES = re.compile(
+    r"(?:(?P<number>\d+) ?x ?)?(?:(?P<platform>cpu|gpu|tpu):)?(?P<name>[A-Za-z0-9_.-]+?)(?::(?P<count>\d+))?"
+)
 
 
 def resources_named(text: str) -> Resources:
-    """Return the machines that `text` names.
+    """Return the machines that `text` names: `NUMBERx` counts hosts, or slices of a TPU.
 
     Raises:
         UserError: `text` names no machines.
     """
+    found = _MACHINES.fullmatch(text.strip())
     try:
-        match text.split(":"):
-            case ["cpu", cores]:
-                return Cpu(int(cores))
-            case ["gpu", kind, count] if kind:
-                return Gpu(kind, int(count))
-            case ["tpu", slice_name]:
-                return Tpu(slice_name)
+        if found is not None and (machines := _machines(**found.groupdict())) is not None:
+            return machines
     except ValueError as error:
-        raise UserError(
-            f"{text!r} names no machine: {str(error).rstrip('.')}. Write {MACHINES}, such as cpu:4."
-        ) from None
-    raise UserError(f"{text!r} names no machine; write {MACHINES}, such as cpu:4.")
+        raise UserError(f"{text!r} names no machine: {str(error).rstrip('.')}. Write {MACHINES}, {EXAMPLES}.") from None
+    raise UserError(f"{text!r} names no machine; write {MACHINES}, {EXAMPLES}.")
+
+
+def _machines(number: str | None, platform: str | None, name: str, count: str | None) -> Resources | None:
+    times = 1 if number is None else int(number)
+    if platform == "cpu" and name.isdigit() and count is None:
+        return Cpu(int(name), times)
+    if platform in (None, "tpu") and count is None and name.rpartition("-")[0] in TOPOLOGIES:
+        return Tpu(name, times)
+    if platform in (None, "gpu") and count is not None and not name.isdigit():
+        return Gpu({known.lower(): known for known in GPUS}.get(name.lower(), name), int(count), times)
+    return None

@@ -64,7 +64,7 @@ def _write_texts(session: Session, graph: Graph) -> int:
     if not parsed.json:
         print(f"{name}:", file=sys.stderr)
     on_text = (lambda number, text: None) if parsed.json else show
-    texts = writer.write(prompts, max_new_tokens=parsed.tokens, sampling=sampling, on_text=on_text)
+    texts = writer.write(prompts, max_new_tokens=parsed.max_new_tokens, sampling=sampling, on_text=on_text)
     if parsed.json:
         found = [each._asdict() for each in texts]
         print(json.dumps({"model": name, "texts": found}, ensure_ascii=False, indent=1))
@@ -213,7 +213,7 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--prompt", metavar="TEXT", action="append", default=[], help="(sample) a prompt; repeatable")
     longest = f"(sample) longest text in tokens (default {MAX_NEW_TOKENS})"
     parser.add_argument("--prompts", metavar="FILE", help="(sample) a file with one prompt a line")
-    parser.add_argument("--tokens", metavar="N", type=positive, default=MAX_NEW_TOKENS, help=longest)
+    parser.add_argument("--max-new-tokens", metavar="N", type=positive, default=MAX_NEW_TOKENS, help=longest)
     parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="(sample) 0: the likeliest tokens")
     parser.add_argument("--top-p", metavar="P", type=float, help="(sample) draw from the likeliest tokens that reach P")
     parser.add_argument("--seed", metavar="N", type=int, help="(sample) seed of the draws (default 0)")

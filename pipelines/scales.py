@@ -1,7 +1,8 @@
-"""The two scales of the flagship: one recipe at its real size and at a laptop's.
+"""Scale: all settings in which sizes of the flagship differ, and the two that are written out.
 
 `EIGHT_B` is the public recipe. `LAPTOP` keeps its shapes (order of phases, ratios of batch sizes, learning-rate
-schedules, mixtures) and shrinks the model and the lengths to what two cores can train.
+schedules, mixtures) and shrinks the model and the lengths to what two cores can train. `pipelines.sizes` derives the
+others.
 """
 
 import dataclasses
@@ -46,9 +47,11 @@ class BatchSize(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """All settings in which the two sizes of Tootsie differ, except their sources."""
+    """All settings in which sizes of Tootsie differ."""
 
     name: str
+    corpus: Literal["packages", "published", "shares"]
+    """Text that a run without `--corpus` trains on: `pipelines.corpus.CORPORA`."""
     model: LlamaConfig
     sequence_length: int
     batches: tuple[BatchSize, BatchSize, BatchSize]
@@ -96,6 +99,7 @@ class Scale:
 
 EIGHT_B = Scale(
     name="8b",
+    corpus="published",
     model=LlamaConfig(
         vocab_size=128_256,
         hidden_size=4096,
@@ -165,6 +169,7 @@ EIGHT_B = Scale(
 
 LAPTOP = Scale(
     name="laptop",
+    corpus="packages",
     model=LlamaConfig(
         vocab_size=4096,
         hidden_size=128,
@@ -225,5 +230,3 @@ LAPTOP = Scale(
     tasks=LAPTOP_TASKS,
     lm_eval_limit=60,
 )
-
-SCALES = {scale.name: scale for scale in (LAPTOP, EIGHT_B)}

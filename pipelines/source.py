@@ -22,6 +22,7 @@ from runtime.text.minhash import MinHash
 from steps.decontaminate import DecontaminateConfig, DecontaminateResult, decontaminate
 from steps.dedup import DedupConfig, DedupResult, dedup
 from steps.download import DownloadConfig, download
+from steps.download_share import DownloadShareConfig, download_share
 from steps.evaluation_items import EvaluationItemsResult
 from steps.extract import ExtractConfig, extract
 from steps.fetch import Fetch
@@ -55,6 +56,8 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     description: str
     licence: str
     fetch: Fetch
+    share: float = 1.0
+    """Share of a data set's files to download, by hash."""
     formats: tuple[Format, ...]
     rules: tuple[Rule, ...] = ()
     """Empty for a corpus that is used as published."""
@@ -64,7 +67,7 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     """Its approximate amount of text; sources of one role share the role's weight by size."""
     decontamination: Literal["drop", "report"] = "drop"
     num_tokens: float | None = None
-    """The publisher's count, if any."""
+    """The publisher's count or an estimate, if any; used until the source is tokenized."""
     key: str = ""
     """The name in mixtures and evaluations, and so in identities; `name` if empty. A source that a user named has a key
     of its own, so that renaming changes no identity."""
@@ -99,10 +102,19 @@ TESTS = ("*/tests/*", "*/test_*.py", "*/conftest.py")
 
 
 def filtered_documents(
-    name: str, fetch: Any, formats: tuple[Format, ...], rules: tuple[Rule, ...], *, origin: str = ""
+    name: str,
+    fetch: Any,
+    formats: tuple[Format, ...],
+    rules: tuple[Rule, ...],
+    *,
+    origin: str = "",
+    share: float = 1.0,
 ) -> Step[Any]:
-    """Chain download, extract and, with rules, filter."""
-    fetched = download(f"download/{name}", DownloadConfig(fetch=fetch))
+    """Chain download, of a share if it is below 1, extract and, with rules, filter."""
+    if share == 1.0:
+        fetched = download(f"download/{name}", DownloadConfig(fetch=fetch))
+    else:
+        fetched = download_share(f"download/{name}", DownloadShareConfig(fetch=fetch, share=share))
     found: Step[Any] = extract(f"extract/{name}", ExtractConfig(download=fetched, formats=formats, origin=origin))
     if rules:
         found = filter_documents(f"filter/{name}", FilterConfig(documents=found, rules=rules))
@@ -116,7 +128,9 @@ def documents_of(
 
     `against` are the deduplicated sources whose copy of a text stays instead of this one's.
     """
-    documents = filtered_documents(source.name, source.fetch, source.formats, source.rules, origin=source.origin)
+    documents = filtered_documents(
+        source.name, source.fetch, source.formats, source.rules, origin=source.origin, share=source.share
+    )
     if source.minhash is not None:
         documents = dedup(
             f"dedup/{source.name}", DedupConfig(documents=documents, against=tuple(against), minhash=source.minhash)

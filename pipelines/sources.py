@@ -36,6 +36,8 @@ OTHER_ENDING = re.compile(r"\.(?:ndjson|jsonlines|jsonl)(|\.gz|\.zst)$", re.IGNO
 COMPANIONS = ("*.md", *(f"{name}{suffix}" for name in ("LICENSE", "README") for suffix in ("", ".txt", ".rst")))
 """Files that may lie beside them unread, besides hidden files."""
 MAX_NAMED = 3
+BYTES_PER_TOKEN = 3.5
+"""Estimate for the laptop's sources and vocabulary, within a third."""
 
 # Name, version, checksum, and tags of a package with a wheel for each platform.
 WHEELS = {
@@ -90,6 +92,7 @@ def laptop_sources() -> dict[str, Source]:
             rules=rules,
             minhash=MinHash(),
             size_in_bytes=size,
+            num_tokens=size / BYTES_PER_TOKEN,
             licence=licence,
             description=description,
         )

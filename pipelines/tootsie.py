@@ -10,26 +10,34 @@ before it, and acknowledges each jump.
 
 import argparse
 import hashlib
+import math
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
+from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
-from pipelines import mixtures, recipe
-from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
-from pipelines.eight_b_sources import eight_b_sources
+from marin_dag.plan.plan import Plan
+from pipelines import compile_report, mixtures, recipe
+from pipelines.corpus import CORPORA, Corpus, corpus_of, sources_at
+from pipelines.length import hours_named, hours_on, main_line_tokens, tokens_in, tokens_named, typed_tokens
+from pipelines.machine_choice import choice_line, placed_on
+from pipelines.machines import MACHINES, resources_named
 from pipelines.reporting import report_on
-from pipelines.scales import SCALES, Scale
-from pipelines.sources import OWN_FILES, laptop_sources
+from pipelines.scales import Scale
+from pipelines.sizes import SCALES, scale_at
+from pipelines.sources import OWN_FILES
+from runtime.cost.chips import REACHED_SHARE_OF_PEAK
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
+from steps.machine_checks import devices_on, expected_flops, machines_of
 from steps.phase_config import TrainPhaseConfig
 from steps.train_phase import train_phase
 
-BYTES_PER_TOKEN = 3.5
-"""Estimate for the laptop's sources and vocabulary, within a third; used until they are tokenized."""
+DEFAULT_SCALE = "laptop"
 PROMPTS = ("The most important thing about water is", "def mean(values):", "To solve the equation")
 """Beginnings of prose, code and mathematics, after which each phase of the main line writes."""
 TEXT_TOKENS = 48
@@ -48,14 +56,27 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """Return the targets of one scale: the report, which needs everything else."""
     if arguments.compile and arguments.json:
         raise UserError("--compile and --json: --compile prints a page for people. Remove one of the two options.")
-    scale = SCALES[arguments.scale]
-    if arguments.corpus is not None:
-        corpus = corpus_of(arguments.corpus, scale)
-    elif scale.name == "8b":
-        corpus = eight_b_corpus(scale)
-    else:
-        corpus = laptop_corpus(scale)
+    scale = chosen_scale(arguments)
+    corpus = CORPORA[scale.corpus](scale) if arguments.corpus is None else corpus_of(arguments.corpus, scale)
     return tootsie(scale, corpus)
+
+
+def chosen_scale(arguments: argparse.Namespace) -> Scale:
+    """Return the scale that the arguments choose, with its length and its machines."""
+    machines = None if arguments.on is None else resources_named(arguments.on)
+    scale = scale_at(arguments.scale, _chosen_tokens(arguments, machines))
+    return scale if machines is None else placed_on(scale, machines, compile_programs=arguments.compile)
+
+
+def _chosen_tokens(arguments: argparse.Namespace, machines: Resources | None) -> int | None:
+    """Return the tokens of the main line that the arguments give; None for the scale's own."""
+    if arguments.hours is None:
+        return None if arguments.tokens is None else tokens_named(arguments.tokens)
+    if arguments.tokens is not None:
+        raise UserError("--tokens and --hours: both set the length of the run. Remove one of the two options.")
+    if machines is None:
+        raise UserError("--hours: hours of which machines? Name them too, such as --on H100:1.")
+    return tokens_in(hours_named(arguments.hours), SCALES[arguments.scale], machines)
 
 
 def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
@@ -267,25 +288,55 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
 
 def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:
     """Return an estimate of each source's tokens, used until it is tokenized; unknown sources have no entry."""
-    if arguments.scale == "8b":
-        return {source.name: source.num_tokens for source in eight_b_sources().values() if source.num_tokens}
-    sources = {} if arguments.corpus is not None else laptop_sources()
-    return {source.name: source.size_in_bytes / BYTES_PER_TOKEN for source in sources.values()}
+    sources = {} if arguments.corpus is not None else sources_at(chosen_scale(arguments))
+    return {source.name: source.num_tokens for source in sources.values() if source.num_tokens}
 
 
 def variant(arguments: argparse.Namespace) -> str:
-    """Return the variant that the arguments choose; each scale and each own corpus has its own forks."""
+    """Return the variant that the arguments choose; each scale, length and own corpus has its own forks."""
+    machines = None if arguments.on is None else resources_named(arguments.on)
+    tokens = _chosen_tokens(arguments, machines)
+    name = str(arguments.scale) if tokens is None else f"{arguments.scale}-{typed_tokens(tokens)}"
     if arguments.corpus is None:
-        return "" if arguments.scale == "laptop" else str(arguments.scale)
+        return "" if name == DEFAULT_SCALE else name
     folder = Path(arguments.corpus).absolute()
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.name)
-    return f"{arguments.scale}-{name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    label = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.name)
+    return f"{name}-{label}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+
+
+def report_on_dry_run(session: Session, plan: Plan) -> None:
+    """Print length and machines of the run where the user chose them, and with --compile its compiled programs."""
+    parsed = session.parsed
+    if not parsed.json and (parsed.on or parsed.tokens):
+        scale = chosen_scale(parsed)
+        tokens = main_line_tokens(scale)
+        print(f"\nlength   {typed_tokens(tokens)} tokens in the main line, as by --tokens {typed_tokens(tokens)}")
+        if parsed.on:
+            _print_machines(scale)
+    compile_report.report(session, plan)
+
+
+def _print_machines(scale: Scale) -> None:
+    machines, dtype = scale.main_resources, scale.compute_dtype
+    speed = expected_flops(machines, dtype)
+    if speed < math.inf:
+        hours, num_chips = hours_on(scale, machines), machines_of(machines).num_devices
+        share = REACHED_SHARE_OF_PEAK[devices_on(machines).platform]
+        print(
+            f"time     {hours:,.2f} hours, {hours * num_chips:,.2f} chip-hours, for all phases at {share:.0%} of the "
+            "peak, without data, evaluations and restarts"
+        )
+    print(f"machines {machines}: {choice_line(scale)}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that only Tootsie has."""
-    parser.add_argument("--scale", choices=sorted(SCALES), default="laptop", help="size of everything (default laptop)")
-    parser.add_argument("--corpus", metavar="DIR", help=f"train on the {' '.join(OWN_FILES)} of DIR, each a source")
+    add = parser.add_argument
+    add("--scale", choices=list(SCALES), default=DEFAULT_SCALE, help=f"size of everything (default {DEFAULT_SCALE})")
+    add("--tokens", metavar="N", help="tokens of the main line, such as 3B (default: the scale's)")
+    add("--hours", metavar="H", help="as many tokens as the machines of --on train on in H hours")
+    add("--on", metavar="MACHINES", help=f"machines of every step that computes on accelerators: {MACHINES}")
+    add("--corpus", metavar="DIR", help=f"train on the {' '.join(OWN_FILES)} of DIR, each a source")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -297,6 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results=RESULTS,
         source_tokens=source_tokens,
         variant=variant,
+        on_dry_run=report_on_dry_run,
         argv=argv,
     )
 

@@ -81,7 +81,8 @@ def check_pinned(config: DownloadConfig) -> None:
     fetch = config.fetch
     if isinstance(fetch, HuggingFaceDataset) and fetch.revision == UNPINNED:
         raise RefusedConfigError(
-            f"no revision pinned: {fetch.repo}. Pin the commit that its page on the hub shows.",
+            f'no revision pinned: {fetch.repo}. Pin a commit; this prints the newest: python -c "from huggingface_hub '
+            f"import HfApi; print(HfApi().dataset_info('{fetch.repo}').sha)\"",
             {"fetch.revision": "COMMIT"},
         )
 

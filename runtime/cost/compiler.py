@@ -4,6 +4,7 @@ The key of an outcome covers the request, the versions of the packages that make
 of the modules that make the step, ask for it and judge it. The cache lies in `cache_folder`, never in a prefix.
 """
 
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -118,9 +119,17 @@ def key_of(request: CompileRequest) -> str:
     platform = slice_of(request.slice).generation.platform
     for name in packages_of(request):
         digest.update(f"{name} {_version(name, platform)}\n".encode())
+    digest.update(sources_digest())
+    return digest.hexdigest()[:32]
+
+
+@functools.cache
+def sources_digest() -> bytes:
+    """Return the hash of the code that makes and compiles programs."""
+    digest = hashlib.sha256()
     for path in _source_files():
         digest.update(path.read_bytes())
-    return digest.hexdigest()[:32]
+    return digest.digest()
 
 
 def _source_files() -> Iterator[Path]:

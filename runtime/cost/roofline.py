@@ -94,31 +94,38 @@ def flops_of(request: CompileRequest) -> Flops:
 
 def roofline_of(request: CompileRequest, compiled: Compiled) -> Roofline:
     """Return the least time of the compiled step on its slices."""
-    one = slice_of(request.slice)
-    chip = one.generation
-    num_chips = one.num_chips * request.num_slices
-    parameters = request.model.num_parameters
-    embeddings = _embeddings(request.model)
-    multiplied = embeddings + (parameters - embeddings) / request.model_parallel  # by one chip
-    is_training = request.step == "train"
-    number = 4 if request.compute_dtype == "float32" else 2
-    # Weights are written once a gather and read once a pass; float32 gradients are written, and read to be scattered.
-    passes = (number * (2 + 3) + 4 * 2) if is_training else number * 2
+    chip = slice_of(request.slice).generation
     # All of the state is read and written, and gradients are read.
+    parameters = request.model.num_parameters
     moved = 2 * (parameters + request.state_size) + parameters
-    state = 4 * moved / request.layout.shape.copy_size if is_training else 0
-    flops = flops_of(request)
-    busiest = flops.executed + flops.attention * (_last_part_share(request) - 1)
-    products_seconds = busiest / (num_chips * _peak_flops(request))
-    weights_seconds = passes * multiplied * request.num_microbatches / chip.hbm_bytes_per_second
+    state = 4 * moved / request.layout.shape.copy_size if request.step == "train" else 0
+    products = products_seconds(request)
     return Roofline(
-        products_seconds=products_seconds,
-        weights_seconds=weights_seconds,
+        products_seconds=products,
+        weights_seconds=weights_seconds(request),
         optimizer_seconds=state / chip.hbm_bytes_per_second,
         exposed_seconds=sum(exposed_seconds_of(item, request) for item in compiled.collectives),
-        found_share=compiled.flops / (products_seconds * _peak_flops(request)),
+        found_share=compiled.flops / (products * _peak_flops(request)),
         tokens=request.global_batch_size * request.sequence_length,
     )
+
+
+def products_seconds(request: CompileRequest) -> float:
+    """Return the time of a step's products on the busiest chip, at the peak."""
+    num_chips = slice_of(request.slice).num_chips * request.num_slices
+    flops = flops_of(request)
+    busiest = flops.executed + flops.attention * (_last_part_share(request) - 1)
+    return busiest / (num_chips * _peak_flops(request))
+
+
+def weights_seconds(request: CompileRequest) -> float:
+    """Return the time in which a step's weights and gradients go through the memory of a chip."""
+    embeddings = _embeddings(request.model)
+    multiplied = embeddings + (request.model.num_parameters - embeddings) / request.model_parallel  # by one chip
+    number = 4 if request.compute_dtype == "float32" else 2
+    # Weights are written once a gather and read once a pass; float32 gradients are written, and read to be scattered.
+    passes = (number * (2 + 3) + 4 * 2) if request.step == "train" else number * 2
+    return passes * multiplied * request.num_microbatches / slice_of(request.slice).generation.hbm_bytes_per_second
 
 
 def _peak_flops(request: CompileRequest) -> float:

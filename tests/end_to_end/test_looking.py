@@ -133,7 +133,7 @@ class Pieces(io.StringIO):
 
 def test_sample_streams_the_same_text_for_the_same_seed_also_from_a_file(look: Look, tmp_path: Path) -> None:
     prompts, out = ("The module", "def open"), Pieces()
-    options = ("--temperature", "0.8", "--top-p", "0.9", "--seed", "3", "--tokens", "20")
+    options = ("--temperature", "0.8", "--top-p", "0.9", "--seed", "3", "--max-new-tokens", "20")
     shown = look("sample", LAST, "--prompt", prompts[0], "--prompt", prompts[1], *options, out=out)
     in_a_line = [text for text in out.flushed if not text.endswith("\n")]
     assert any(len(text) > len(prompts[0]) and prompts[1] not in text for text in in_a_line), "as it comes, in order"
@@ -143,5 +143,7 @@ def test_sample_streams_the_same_text_for_the_same_seed_also_from_a_file(look: L
     assert [text["prompt"] for text in again] == [*prompts]
     assert shown.strip() == "\n\n".join(f"{text['prompt']}{text['text']}" for text in again).strip()
     template.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>")
-    chat = look("sample", LAST, "--prompt", prompts[0], "--tokens", "4", "--chat-template", str(template), "--json")
+    chat = look(
+        "sample", LAST, "--prompt", prompts[0], "--max-new-tokens", "4", "--chat-template", str(template), "--json"
+    )
     assert json.loads(chat)["texts"][0]["prompt"] == prompts[0]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from marin_dag.graph.resources import Tpu, slice_shape
-from pipelines.scales import SCALES
+from pipelines.sizes import SCALES
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "infra/gcp/cluster.yaml"

@@ -16,6 +16,7 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.phases import phases_in
 from pipelines.saved_curves import read_newest
 from pipelines.scales import LAPTOP
@@ -35,7 +36,7 @@ class Figures(NamedTuple):
 
 def flagship_phases() -> dict[str, Step[Any]]:
     """Return each phase after the one that it starts from; the last of the main line is extended."""
-    graph = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    graph = Graph([tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP))[0]])
     phases = phases_in(graph.steps)
     longer = phases[EXTENDED].config.model_copy(update={"until_step": EXTENDED_UNTIL_STEP})
     return phases | {EXTENDED: dataclasses.replace(phases[EXTENDED], config=longer)}

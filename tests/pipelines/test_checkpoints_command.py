@@ -13,6 +13,7 @@ from marin_dag.ledger.checked_json import checked_json
 from marin_dag.ledger.records import record_path
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.scales import LAPTOP
 from runtime.training import checkpoint
 from runtime.training.temporary import TemporaryCheckpoints
@@ -49,7 +50,7 @@ def save(prefix, digest, step, *, is_good):
 
 def recipe(*assignments):
     """Return the graph of the laptop recipe with assignments as `--set` takes them."""
-    return build_graph(lambda: Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]), assignments)
+    return build_graph(lambda: Graph([tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP))[0]]), assignments)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from marin_dag.ledger.records import Records
 from marin_dag.plan.forks import Forks
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.scales import LAPTOP
 from runtime.report.curve_plots import BITS, LOSS
 from runtime.report.page import CURVES_COMMAND
@@ -42,7 +43,7 @@ def run(prefix, capsys, *words):
 
 @pytest.fixture(scope="module")
 def phases():
-    return Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    return Graph([tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP))[0]])
 
 
 def save(prefix, digest, step, *, loss, skipped=(), folder=None):

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, decoders, models
 
 from marin_dag.graph.graph import Graph
 from pipelines import tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.heat_map_command import MOST_MOMENTS, Measured, _spread
 from pipelines.scales import LAPTOP
-from pipelines.tootsie import laptop_corpus
 from runtime.evaluation.stored_predictions import PREDICTIONS, file_of_step
 from runtime.report.readings import heat_windows, window_tables
 from tests.catalogue import check_message

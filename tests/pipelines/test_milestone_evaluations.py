@@ -14,6 +14,7 @@ from marin_dag.keep.collect import Collector, Roots
 from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.milestone_evaluations import evaluate_every, is_of_training, milestone_of, with_milestones
 from pipelines.scales import LAPTOP
 from pipelines.scores_command import BITS_PER_BYTE, read_points, write_scores
@@ -30,7 +31,7 @@ ON = "cpu:3"
 
 
 def laptop(arguments: argparse.Namespace) -> list[Step]:
-    return tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))
+    return tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP))
 
 
 @pytest.fixture(scope="module")

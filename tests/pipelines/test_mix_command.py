@@ -10,6 +10,7 @@ import pytest
 from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.graph import Graph
 from pipelines import tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.mix_command import mix_to, rendered
 from pipelines.scales import LAPTOP
 from tests.catalogue import check_message
@@ -40,7 +41,7 @@ class Tokenized:
 
 def phase(name: str, **overrides: str):
     settings = [f"{name}.{field}={value}" for field, value in overrides.items()]
-    build = functools.partial(tootsie.tootsie, LAPTOP, tootsie.laptop_corpus(LAPTOP))
+    build = functools.partial(tootsie.tootsie, LAPTOP, laptop_corpus(LAPTOP))
     return build_graph(lambda: Graph([build()[0]]), settings).step(name)
 
 

@@ -14,6 +14,7 @@ from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from pipelines import live_batches, run_curves, run_page, tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.run_curves import LoggedPhase
 from pipelines.run_page import RunPage
 from pipelines.scales import LAPTOP
@@ -63,7 +64,7 @@ def validation(step, bits):
 
 @pytest.fixture(scope="module")
 def graph():
-    return Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    return Graph([tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP))[0]])
 
 
 @pytest.fixture

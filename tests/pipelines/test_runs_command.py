@@ -19,9 +19,9 @@ from marin_dag.ledger.records import FileEntry, Record, Records, attempt_path, n
 from marin_dag.store.prefix import open_store
 from marin_dag.values.changes import value_change
 from pipelines import tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.runs import in_few_digits
 from pipelines.scales import LAPTOP
-from pipelines.tootsie import laptop_corpus
 from runtime.report.curve_plots import LOSS
 from runtime.tables.parquet_bytes import to_parquet
 from runtime.tracking.metrics import MetricsRow, MetricsTable

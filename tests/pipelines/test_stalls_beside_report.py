@@ -15,6 +15,7 @@ from marin_dag.ledger.records import Record, Records, attempt_path
 from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.scales import LAPTOP
 from pipelines.stalls_command import write_stalls
 from runtime.report.page import render
@@ -25,7 +26,7 @@ from tests.runtime.report.example_run import example_report
 
 @pytest.fixture(scope="module")
 def graph():
-    return Graph(tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP)))
+    return Graph(tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP)))
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -2,6 +2,7 @@
 
 from marin_dag.graph.graph import Graph
 from pipelines import tootsie
+from pipelines.corpus import laptop_corpus
 from pipelines.scales import LAPTOP
 from pipelines.stalls_command import alarm_lines
 from runtime.tracking.events import EventLog
@@ -27,7 +28,7 @@ def log(prefix, digest, attempt, waited, stalls=()):
 
 def test_attempts_of_each_phase_add_up_and_are_drawn(tmp_path, capsys):
     prefix = tmp_path / "runs"
-    phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    phases = Graph([tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP))[0]])
     kestrel = phases.step("kestrel").digest
     log(prefix, kestrel, "20260101-000000-a", 2.5, [(3, 1.5)])
     log(prefix, kestrel, "20260102-000000-b", 1.25)
@@ -58,7 +59,7 @@ def test_each_alarm_is_a_line_with_its_row_and_whether_the_loss_came_back():
 
 def test_phases_of_one_digest_are_shown_once_with_a_note(tmp_path, capsys):
     prefix = tmp_path / "runs"
-    phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    phases = Graph([tootsie.tootsie(LAPTOP, laptop_corpus(LAPTOP))[0]])
     log(prefix, phases.step("spoonbill_norms").digest, "20260101-000000-a", 2.5)
     code, out, _ = run(prefix, capsys, "--page", str(tmp_path / "stalls.html"))
     assert code == 0

@@ -1,6 +1,7 @@
 """Files of a data set or a model on a Hugging Face hub at a pinned revision."""
 
 import functools
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -99,6 +100,22 @@ def list_files(
         for file in files
         if file.path in names
     ]
+
+
+def share_of(files: Sequence[RemoteFile], share: float) -> list[RemoteFile]:
+    """Return whole files with that share of all bytes, at least one, in the given order.
+
+    A hash of the names orders the files to choose from, so a larger share holds all files of a smaller one.
+    """
+    sizes = {file.name: file.size_in_bytes or 0 for file in files}
+    wanted, total = share * sum(sizes.values()), 0
+    chosen: set[str] = set()
+    for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        if chosen and total >= wanted:
+            break
+        chosen.add(name)
+        total += sizes[name]
+    return [file for file in files if file.name in chosen]
 
 
 def request_headers() -> dict[str, str]:

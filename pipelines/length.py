@@ -1,0 +1,177 @@
+"""Length of a run: the tokens of the recipe's parts, in proportion at any total, and the tokens that hours pay for."""
+
+import math
+import re
+from typing import Any, NamedTuple
+
+from marin_dag.errors import UserError
+from marin_dag.graph.resources import Resources
+from marin_dag.quantities import in_short
+from pipelines.scales import BatchSize, Boundaries, Scale
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Cycles
+from steps.machine_checks import expected_flops, machines_of
+
+LEAST_STEPS = 4
+"""Fewest training steps of a part; with fewer, its rates and mixtures would be jumps."""
+FIGURES = 3
+"""Figures of a length that a machine's hours give, so that `--tokens` can repeat it."""
+KESTREL_CYCLES, MOST_CYCLE_STEPS = 6, 10_000
+"""Cycles of kestrel, or a multiple where they would be longer than the public run's. From a third on they are twice as
+long."""
+WARMUP_SHARE, MOST_WARMUP_STEPS = 0.02, 1_000
+"""Share of kestrel, at most the public run's steps."""
+AVERAGED_SHARE, MOST_AVERAGED_STEPS = 0.1, 200
+"""Steps that an average holds: a share of the last phase, at most those of the public run's decay of 0.995."""
+CHECKPOINTS, GOOD_CHECKPOINTS, VALIDATIONS = 50, 5, 50
+"""Numbers of them over a run."""
+_TOKENS = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\d+)?) ?([kmbt]?)", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+
+
+class Part(NamedTuple):
+    """A stretch of the recipe between two of its `Boundaries`."""
+
+    after: str | None
+    """The boundary that it starts from."""
+    batch: int = 1
+    """Index in `Scale.batches`."""
+    times: int = 1
+    """Phases that train over it in the scale's own dtype."""
+    float32_times: int = 0
+    is_branch: bool = False
+
+
+PARTS = {
+    "kestrel": Part(None, batch=0),
+    "ocelot": Part("kestrel"),
+    "jellyfish": Part("ocelot", times=2),  # and cooldown_v2
+    "phoenix_warm": Part("jellyfish"),
+    "phoenix": Part("phoenix_warm"),
+    "starling": Part("phoenix", batch=2),
+    "deeper_starling": Part("starling", batch=2),
+    "dessert": Part("jellyfish", times=2, is_branch=True),  # and dessert_bad
+    "raccoon_soft": Part("jellyfish", is_branch=True),
+    "raccoon_softer": Part("raccoon_soft", is_branch=True),
+    "spoonbill_half": Part("jellyfish", is_branch=True),
+    "spoonbill": Part("spoonbill_half", times=2, float32_times=1, is_branch=True),
+    "spoonbill_deeper": Part("spoonbill", is_branch=True),
+}
+"""The recipe's parts by the boundary that ends them."""
+
+
+def tokens_by_part(scale: Scale) -> dict[str, int]:
+    """Return the tokens of each part of a scale."""
+    ends = scale.boundaries
+    return {
+        name: (getattr(ends, name) - (getattr(ends, part.after) if part.after else 0))
+        * scale.batches[part.batch].global_batch_size
+        * scale.sequence_length
+        for name, part in PARTS.items()
+    }
+
+
+def main_line_tokens(scale: Scale) -> int:
+    """Return the tokens of the main line, from kestrel to deeper_starling."""
+    return sum(tokens for name, tokens in tokens_by_part(scale).items() if not PARTS[name].is_branch)
+
+
+def lengths_at(template: Scale, tokens: float, batches: tuple[BatchSize, ...], sequence_length: int) -> dict[str, Any]:
+    """Return the fields of a scale whose main line has that many tokens, its parts in proportion to the template's.
+
+    Raises:
+        UserError: a part would have fewer than `LEAST_STEPS` training steps.
+    """
+    ratio = tokens / main_line_tokens(template)
+    exact = {
+        name: of_part * ratio / (batches[PARTS[name].batch].global_batch_size * sequence_length)
+        for name, of_part in tokens_by_part(template).items()
+    }
+    shortest = min(exact, key=lambda name: exact[name])
+    if exact[shortest] < LEAST_STEPS:
+        least = _rounded(tokens * LEAST_STEPS / exact[shortest], up=True)
+        raise UserError(
+            f"a main line of {in_short(tokens)} tokens is too short for its batches: {shortest} would have "
+            f"{exact[shortest]:.2g} training steps, and a part takes at least {LEAST_STEPS}. Use at least "
+            f"--tokens {typed_tokens(least)}, or a smaller --scale."
+        )
+    num_cycles = KESTREL_CYCLES * math.ceil(exact["kestrel"] / (KESTREL_CYCLES * MOST_CYCLE_STEPS))
+    cycle_steps = max(LEAST_STEPS, round(exact["kestrel"] / num_cycles))
+    # As at full size, kestrel ends one step into a cycle, at the peak rate.
+    ends: dict[str, int] = {"kestrel": num_cycles * cycle_steps + 1}
+    for name, part in PARTS.items():
+        if part.after is not None:
+            ends[name] = ends[part.after] + round(exact[name])
+    total = ends["deeper_starling"]
+    averaged_steps = min(MOST_AVERAGED_STEPS, max(2.0, AVERAGED_SHARE * exact["deeper_starling"]))
+    return {
+        "boundaries": Boundaries(**ends),
+        "warmup_steps": min(MOST_WARMUP_STEPS, math.ceil(WARMUP_SHARE * ends["kestrel"])),
+        "kestrel_cycles": tuple(
+            Cycles(start * cycle_steps, length * cycle_steps, max(1, length * cycle_steps // 10))
+            for start, length in ((0, 1), (num_cycles // 3, 2))
+        ),
+        "rewarm_steps": ends["phoenix_warm"] - ends["jellyfish"],
+        "average": Ema(round(1 - 1 / averaged_steps, 4)),
+        "checkpoint_every_steps": math.ceil(total / CHECKPOINTS),
+        "keep_good_every_steps": math.ceil(total / GOOD_CHECKPOINTS),
+        "validate_every_steps": math.ceil(total / VALIDATIONS),
+        "publish_every_steps": 0,
+    }
+
+
+def hours_on(scale: Scale, resources: Resources) -> float:
+    """Return the hours that all phases of a scale take on some machines, at the share of the peak of a plan's cost.
+
+    Raises:
+        UserError: the peak of the machines is not known.
+    """
+    rates = {dtype: expected_flops(resources, dtype) for dtype in (scale.compute_dtype, "float32")}
+    if math.inf in rates.values():
+        raise UserError(
+            f"--hours: the speed of {resources} is not known. Give the length as --tokens, such as --tokens 100M."
+        )
+    seconds = sum(
+        tokens * (part.times / rates[scale.compute_dtype] + part.float32_times / rates["float32"])
+        for tokens, part in zip(tokens_by_part(scale).values(), PARTS.values(), strict=True)
+    ) * scale.model.flops_per_token(scale.sequence_length)
+    return seconds / machines_of(resources).num_devices / 3_600
+
+
+def tokens_in(hours: float, scale: Scale, resources: Resources) -> int:
+    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` figures."""
+    return round(_rounded(main_line_tokens(scale) * hours / hours_on(scale, resources)))
+
+
+def _rounded(tokens: float, *, up: bool = False) -> float:
+    unit = 10.0 ** (math.floor(math.log10(tokens)) - FIGURES + 1)
+    return (math.ceil if up else round)(tokens / unit) * unit
+
+
+def typed_tokens(tokens: float) -> str:
+    """Return a number of tokens as `--tokens` takes it: 1.05B."""
+    return in_short(tokens).replace(" ", "").replace("k", "K")
+
+
+def tokens_named(text: str) -> int:
+    """Return the tokens that a user typed: 3B, 300M, 1.5T, 2e9.
+
+    Raises:
+        UserError: the text is no number of tokens.
+    """
+    found = _TOKENS.fullmatch(text.strip())
+    tokens = 0 if found is None else round(float(re.sub("[_,]", "", found[1])) * _UNITS[found[2].lower()])
+    if tokens < 1:
+        raise UserError(f"--tokens {text}: no number of tokens. Write one such as 300M, 3B or 1.5T.")
+    return tokens
+
+
+def hours_named(text: str) -> float:
+    """Return the hours that a user typed; raise UserError where they are no finite number above 0."""
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 < hours < math.inf:
+        raise UserError(f"--hours {text}: no number of hours. Write one such as 0.5 or 24.")
+    return hours

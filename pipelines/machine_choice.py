@@ -1,0 +1,279 @@
+"""Machine choice: the remat and the micro-batches with which a scale's training steps fit on some machines.
+
+Of the values of remat, the choice is the one whose steps the roofline expects to be faster, in the fewest micro-batches
+that fit. Memory is the compilers' with --compile, and then kept for later plans; else it is that of
+`runtime.cost.expected`. None of it is identity.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel
+
+from marin_dag.errors import UserError
+from marin_dag.graph.resources import CORES_PER_CHIP, SINGLE_HOST_CHIPS, Cpu, Gpu, Resources, Tpu, slice_shape
+from pipelines.compile_programs import slice_named
+from pipelines.length import PARTS, tokens_by_part
+from pipelines.scales import BatchSize, Scale
+from runtime.cache_folder import cache_folder, keep
+from runtime.cost.chips import GIB, slice_of
+from runtime.cost.compiler import sources_digest
+from runtime.cost.expected import expected_memory, expected_seconds, fits
+from runtime.cost.request import Compiled, CompileRequest, to_json
+from runtime.kernels.kernel_shape import KernelShape
+from runtime.model.config import ModelConfig
+from steps.machine_checks import devices_on
+
+Remat = Literal["none", "full"]
+REMATS: tuple[Remat, ...] = ("none", "full")
+CHOICES = "machine-choices"
+"""Name of the cache folder of choices that were compiled."""
+COMPILED_WITH = ("jax", "jaxlib")
+TRIED_ABOVE = 1.1
+"""Expected memory over a chip's up to which a compile is tried: the expectation is above the compilers' figures."""
+
+
+class Program(NamedTuple):
+    """A training step of a scale."""
+
+    phases: str
+    """The phases that run it, for people."""
+    batch: int
+    """Index in `Scale.batches`."""
+    num_averages: int
+    is_float32: bool = False
+
+
+PROGRAMS = (
+    Program("kestrel", 0, 0),
+    Program("ocelot to phoenix", 1, 1),
+    Program("starling on", 2, 1),
+    Program("spoonbill_focused_fp32", 1, 1, is_float32=True),
+)
+
+
+class Choice(BaseModel, frozen=True, extra="forbid"):
+    """The chosen settings."""
+
+    remat: Remat
+    num_microbatches: tuple[int, ...]
+    """By program of `PROGRAMS`, as the peaks are."""
+    peaks_in_bytes: tuple[int, ...]
+    is_compiled: bool
+
+
+def placed_on(scale: Scale, machines: Resources, *, compile_programs: bool) -> Scale:
+    """Return a scale on some machines, with the choice for them; CPUs and unknown accelerators keep its settings.
+
+    Raises:
+        UserError: a training step does not fit in any way that was tried, or its batch cannot be shared.
+    """
+    scale = dataclasses.replace(
+        scale,
+        kestrel_resources=machines,
+        # Only v5e has a use for another kernel.
+        kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
+        main_resources=machines,
+        branch_resources=machines,
+        scoring_resources=one_host_of(machines),
+    )
+    choice = choice_for(scale, compile_programs=compile_programs)
+    if choice is None:
+        return scale
+    *sizes, float32 = choice.num_microbatches
+    small, large, largest = (
+        BatchSize(batch.global_batch_size, number) for batch, number in zip(scale.batches, sizes, strict=True)
+    )
+    return dataclasses.replace(
+        scale, remat=choice.remat, batches=(small, large, largest), float32_num_microbatches=float32
+    )
+
+
+def choice_for(scale: Scale, *, compile_programs: bool = False) -> Choice | None:
+    """Return the choice for the machines that a scale is on; None where their memory is not known.
+
+    With `compile_programs` it is made by compiling, and kept.
+    """
+    try:
+        if isinstance(scale.main_resources, Cpu):
+            return None
+        slice_named(scale.main_resources)
+    except ValueError:
+        return None
+    place = cache_folder(CHOICES) / f"{_key(scale)}.json"
+    if place.exists():
+        return Choice.model_validate_json(place.read_bytes())
+    if not compile_programs:
+        return _chosen(scale, _expected_peak)
+    choice = _chosen(scale, _compiled_peak).model_copy(update={"is_compiled": True})
+    keep(place, choice.model_dump_json())
+    return choice
+
+
+def choice_line(scale: Scale) -> str:
+    """Return a sentence on the choice for a scale's machines, and where its memory is from."""
+    choice = choice_for(scale)
+    if choice is None:
+        return f"the memory of {scale.main_resources} is not known, so remat and micro-batches are the scale's own"
+    numbers = ", ".join(
+        f"{number} ({program.phases})" for program, number in zip(PROGRAMS, choice.num_microbatches, strict=True)
+    )
+    limit = slice_of(slice_named(_accelerators(scale))[0]).generation.hbm_in_bytes
+    memory = f"at most {max(choice.peaks_in_bytes) / GIB:.1f} of {limit / GIB:.1f} GiB of a chip"
+    source = "compiled" if choice.is_compiled else "expected, not compiled; --compile verifies it"
+    return f"remat {choice.remat}; micro-batches {numbers}; {memory} ({source})"
+
+
+def one_host_of(machines: Resources) -> Resources:
+    """Return one host of machines, for steps that cannot share work between hosts."""
+    match machines:
+        case Cpu():
+            return Cpu(machines.num_cpus)
+        case Gpu():
+            return Gpu(machines.kind, machines.count)
+        case Tpu():
+            shape = slice_shape(machines.slice)
+            if shape.num_hosts == 1:
+                return Tpu(machines.slice)
+            largest = SINGLE_HOST_CHIPS[shape.generation] * CORES_PER_CHIP[shape.generation]
+            return Tpu(f"{shape.generation}-{largest}")
+
+
+def request_for(scale: Scale, program: Program, remat: Remat, num_microbatches: int) -> CompileRequest:
+    """Return a training step of a scale on its machines, without the names of its kernels."""
+    name, num_slices = slice_named(_accelerators(scale))
+    return CompileRequest(
+        step="train",
+        slice=name,
+        num_slices=num_slices,
+        model=scale.model,
+        sequence_length=scale.sequence_length,
+        global_batch_size=scale.batches[program.batch].global_batch_size,
+        num_averages=program.num_averages,
+        compute_dtype="float32" if program.is_float32 else scale.compute_dtype,
+        attention_kernel="",
+        loss_kernel="",
+        remat=remat,
+        num_microbatches=num_microbatches,
+        reduce_dtype="float32" if program.is_float32 else scale.reduce_dtype,
+        scatter_kernel=scale.kestrel_scatter_kernel if program.batch == 0 else "xla",
+    )
+
+
+def with_kernels(request: CompileRequest, machines: Resources) -> CompileRequest:
+    """Return a request with the kernels that a phase takes by default on its machines; loads JAX."""
+    from runtime.training.kernel_choice import chosen_kernels
+
+    model: ModelConfig = request.model
+    shape = KernelShape.of(
+        devices_on(machines),
+        model,
+        num_rows=request.global_batch_size,
+        sequence_length=request.sequence_length,
+        compute_dtype=request.compute_dtype,
+        num_microbatches=request.num_microbatches,
+    )
+    kernels = chosen_kernels(shape)
+    return dataclasses.replace(request, attention_kernel=kernels.attention, loss_kernel=kernels.loss)
+
+
+Peak = Callable[[CompileRequest, Resources], int | None]
+"""Memory of a chip for a training step; None where it does not fit."""
+
+
+def _expected_peak(request: CompileRequest, _: Resources) -> int | None:
+    peak = expected_memory(request)
+    return peak if fits(request, peak) else None
+
+
+def _compiled_peak(request: CompileRequest, machines: Resources) -> int | None:
+    if not fits(request, round(expected_memory(request) / TRIED_ABOVE)):
+        return None
+    from pipelines.compile_report import outcome_with_progress
+
+    what = f"remat {request.remat}, micro-batches: {request.num_microbatches}"
+    outcome = outcome_with_progress(with_kernels(request, machines), what)
+    return outcome.peak_memory_in_bytes if isinstance(outcome, Compiled) else None
+
+
+def _chosen(scale: Scale, peak_of: Peak) -> Choice:
+    """Return the choice whose remat is expected to be fastest, among those with which every program fits."""
+    for remat in sorted(REMATS, key=lambda remat: _expected_seconds(scale, remat)):
+        found = [_fewest_microbatches(scale, program, remat, peak_of) for program in PROGRAMS]
+        fitting = [each for each in found if each is not None]
+        if len(fitting) == len(PROGRAMS):
+            numbers, peaks = zip(*fitting, strict=True)
+            return Choice(remat=remat, num_microbatches=numbers, peaks_in_bytes=peaks, is_compiled=False)
+    smallest = min(
+        (request_for(scale, program, "full", _numbers_of_microbatches(scale, program)[-1]) for program in PROGRAMS),
+        key=lambda request: -expected_memory(request),
+    )
+    raise UserError(
+        f"--on: a training step of {scale.name} takes about {expected_memory(smallest) / GIB:.1f} GiB of a chip of "
+        f"{scale.main_resources} with one sequence at a time, of "
+        f"{slice_of(smallest.slice).generation.hbm_in_bytes / GIB:.1f}. Use more chips, or a smaller --scale."
+    )
+
+
+def _expected_seconds(scale: Scale, remat: Remat) -> float:
+    """Return the time that the programs take for their tokens; infinite where one is not expected to fit."""
+    total = 0.0
+    for program in PROGRAMS:
+        found = _fewest_microbatches(scale, program, remat, _expected_peak)
+        if found is None:
+            return math.inf
+        request = request_for(scale, program, remat, found[0])
+        tokens = sum(
+            of_part * (part.float32_times if program.is_float32 else part.times)
+            for of_part, part in zip(tokens_by_part(scale).values(), PARTS.values(), strict=True)
+            if part.batch == program.batch
+        )
+        total += expected_seconds(request) * tokens / (request.global_batch_size * request.sequence_length)
+    return total
+
+
+def _fewest_microbatches(scale: Scale, program: Program, remat: Remat, peak_of: Peak) -> tuple[int, int] | None:
+    """Return the fewest micro-batches in which a program fits, and its memory; None where it does not."""
+    for number in _numbers_of_microbatches(scale, program):
+        peak = peak_of(request_for(scale, program, remat, number), scale.main_resources)
+        if peak is not None:
+            return number, peak
+    return None
+
+
+def _numbers_of_microbatches(scale: Scale, program: Program) -> list[int]:
+    """Return the numbers into which a chip's sequences can be split, 1 first."""
+    request = request_for(scale, program, "full", 1)
+    shape = request.layout.shape
+    try:
+        scale.model.check_divides(copy_size=shape.copy_size, model_axis=1)
+        shape.check_batch(request.global_batch_size, request.sequence_length)
+    except ValueError as error:
+        raise UserError(
+            f"--on: {scale.name} on {scale.main_resources}: {error} Batches grow with --tokens; or use fewer machines."
+        ) from None
+    sequences = request.global_batch_size // shape.batch_parts
+    return [number for number in range(1, sequences + 1) if sequences % number == 0]
+
+
+def _accelerators(scale: Scale) -> Gpu | Tpu:
+    assert not isinstance(scale.main_resources, Cpu)
+    return scale.main_resources
+
+
+def _is_v5e(machines: Resources) -> bool:
+    return isinstance(machines, Tpu) and slice_shape(machines.slice).generation == "v5litepod"
+
+
+def _key(scale: Scale) -> str:
+    """Return the name of a choice: a hash over its programs, the compiler's versions and the code that it compiles."""
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in COMPILED_WITH]
+    programs = [to_json(request_for(scale, program, "none", 1)) for program in PROGRAMS]
+    digest = hashlib.sha256(json.dumps([versions, programs]).encode())
+    digest.update(sources_digest())
+    return digest.hexdigest()[:32]

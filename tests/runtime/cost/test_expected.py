@@ -1,0 +1,70 @@
+"""Expected memory and time: against figures of the compilers, and which choices they rank higher."""
+
+import dataclasses
+
+import pytest
+
+from pipelines.scales import EIGHT_B
+from pipelines.sizes import SCALES
+from runtime.cost.expected import expected_memory, expected_seconds
+from runtime.cost.request import CompileRequest
+
+GIB = 2**30
+# Size, slices, batch, averages, dtype, attention, remat, micro-batches; GiB at the peak by the compiler: libtpu 0.0.40
+# (docs/explanation/tpu.md), and XLA for an H100 (docs/explanation/gpu.md).
+COMPILED = [
+    ("8b", ("v5litepod-256", 2), 1024, 0, "bfloat16", "splash", "full", 1, 6.57),
+    ("8b", ("v4-2048", 1), 3072, 1, "bfloat16", "splash", "full", 1, 7.42),
+    ("8b", ("v4-2048", 1), 4096, 1, "bfloat16", "splash", "full", 1, 9.09),
+    ("8b", ("v4-128", 4), 3072, 1, "bfloat16", "splash", "full", 1, 26.46),
+    ("8b", ("v4-128", 4), 3072, 1, "float32", "splash", "full", 2, 28.21),
+    ("125m", ("1 x H100", 1), 8, 1, "bfloat16", "tokamax", "none", 1, 11.06),
+    ("125m", ("1 x H100", 1), 8, 1, "bfloat16", "tokamax", "full", 1, 4.81),
+    ("125m", ("1 x H100", 1), 32, 1, "bfloat16", "tokamax", "none", 1, 30.76),
+    ("125m", ("1 x H100", 1), 32, 1, "bfloat16", "tokamax", "full", 1, 7.68),
+    ("125m", ("1 x H100", 1), 32, 1, "bfloat16", "tokamax", "none", 4, 11.78),
+    ("125m", ("1 x H100", 1), 24, 1, "float32", "chunked", "none", 1, 85.33),
+]
+
+
+def request(size, slices, batch, averages, dtype, attention, remat, number):
+    return CompileRequest(
+        step="train",
+        slice=slices[0],
+        num_slices=slices[1],
+        model=SCALES[size].model,
+        sequence_length=SCALES[size].sequence_length,
+        global_batch_size=batch,
+        num_averages=averages,
+        compute_dtype=dtype,
+        attention_kernel=attention,
+        loss_kernel="chunked_wide",
+        remat=remat,
+        num_microbatches=number,
+    )
+
+
+@pytest.mark.parametrize("row", COMPILED)
+def test_the_expected_memory_is_a_little_above_the_compilers(row):
+    *of, peak = row
+    assert peak < expected_memory(request(*of)) / GIB < 1.2 * peak
+
+
+def test_unnamed_attention_is_that_which_the_machines_have():
+    named = request(*COMPILED[5][:-1])
+    for dtype, attention in (("bfloat16", "tokamax"), ("float32", "chunked")):
+        wanted = expected_memory(dataclasses.replace(named, compute_dtype=dtype, attention_kernel=attention))
+        assert expected_memory(dataclasses.replace(named, compute_dtype=dtype, attention_kernel="")) == wanted
+    on_a100 = dataclasses.replace(named, slice="1 x A100-80G", attention_kernel="")
+    assert expected_memory(on_a100) > expected_memory(dataclasses.replace(named, attention_kernel=""))
+
+
+def test_recomputation_costs_products_and_micro_batches_cost_wires():
+    full = request("8b", ("v4-2048", 1), 3072, 1, "bfloat16", "splash", "full", 1)
+    none = dataclasses.replace(full, remat="none")
+    assert expected_seconds(none) < expected_seconds(full)
+    model, seconds = EIGHT_B.model, 275e12
+    least = 3072 * 4096 * model.flops_per_token(4096) / (1024 * seconds)
+    assert least <= expected_seconds(none) < 1.05 * least
+    apart = dataclasses.replace(none, slice="64 x 8 x H100", global_batch_size=512 * 12, num_microbatches=12)
+    assert expected_seconds(apart) > expected_seconds(dataclasses.replace(apart, num_microbatches=1))
