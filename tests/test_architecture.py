@@ -30,7 +30,7 @@ ENGINE_FOLDERS = ("cli", "keep", "run", "plan", "graph", "ledger", "identity", "
 """A module imports from its own folder, from the folders after it and from the modules of `marin_dag` itself."""
 RUNTIME_FOLDERS = (
     *("cost", "report", "evaluation", "training", "interop", "tracking", "optim", "model", "parallel"),
-    *("platform", "kernels", "data", "text", "tables"),
+    *("platform", "kernels", "data", "text", "tables", "scaling"),
 )
 """The same of the runtime's. `model/config.py`, the interface of configs, is free of JAX and open to all."""
 VAGUE = {"utils", "util", "common", "helpers", "misc"}
