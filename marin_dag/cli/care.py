@@ -11,7 +11,7 @@ from marin_dag.ledger.pins import Pins
 from marin_dag.ledger.records import Record, Records, UnreadableRecordError, record_path
 from marin_dag.plan.milestones import earlier_milestones
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.record_key import key_of
+from marin_dag.record_key import key_of, short_key
 from marin_dag.store.store import Store
 
 ALL = "all"
@@ -121,7 +121,7 @@ def pin(session: Session) -> int:
     if not session.parsed.names:
         for each in (every := pins.all()):
             because = f": {each.because}" if each.because else ""
-            print(f"{each.name:<36} {each.key[:8]}{each.key[64:]}  by {each.author}, {each.created[:10]}{because}")
+            print(f"{each.name:<36} {short_key(each.key)}  by {each.author}, {each.created[:10]}{because}")
         if not every:
             print(f"nothing is pinned under {session.store.prefix}")
         return NOTHING_WOULD_RUN

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
-from marin_dag.graph.fork import Fork, made_by
+from marin_dag.graph.fork import made_by
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.lease import Leases
 from marin_dag.plan.accepted_code import apply_acceptances
-from marin_dag.plan.forks import kept_fork
+from marin_dag.plan.forks import NewFork
 
 OWN_OPTIONS = ("--as", "--set", "--reason")
 
@@ -20,24 +20,24 @@ def fork(session: Session) -> int:
         raise UserError(f"fork {session.step}: give the fork a name: --as NAME.")
     graph = session.recipe()
     apply_acceptances(graph, session.store)
-    made = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
+    new = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
+    made, followers = new.fork, [step.name for step in new.followers]
     print(f"{made.name} is a fork of {made.base}: " + ", ".join(f"{k}={v}" for k, v in made.changes.items()))
-    names = session.forks.names_with(graph, made)
-    if names[1:]:
-        print(f"with it    {', '.join(names[1:])}")
-    for line in (*_warnings(session, graph, made), *_milestones(session, graph, made)):
+    if followers:
+        print(f"with it    {', '.join(followers)}")
+    for line in (*_warnings(session, graph, new), *_milestones(session, graph, new)):
         print(line)
     # The followers need the fork, so naming them is enough.
-    until = [word for name in names[1:] or names for word in ("--until", name)]
+    until = [word for name in followers or [made.name] for word in ("--until", name)]
     print(f"plan it    {session.line('--dry-run', *until, without=OWN_OPTIONS)}")
     print(f"run it     {session.line(*until, without=OWN_OPTIONS)}")
     print(f"drop it    {session.line('drop', made.name, without=OWN_OPTIONS)}")
     return NOTHING_WOULD_RUN
 
 
-def _warnings(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
+def _warnings(session: Session, graph: Graph, new: NewFork) -> Iterator[str]:
     """Yield that another step makes the same output, or else the lint warnings about the fork."""
-    step = kept_fork(graph, fork)
+    fork, step, _ = new
     maker = made_by(graph, step, base=fork.base)
     if maker is None:
         for warning in session.options.lint(session.recipe()).get(fork.name, ()):
@@ -50,14 +50,14 @@ def _warnings(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
     yield f"           to change it: drop the fork, and fork with a setting that changes the output{later}"
 
 
-def _milestones(session: Session, graph: Graph, fork: Fork) -> Iterator[str]:
+def _milestones(session: Session, graph: Graph, new: NewFork) -> Iterator[str]:
     """Yield which milestones have to be published first, and which running attempts were asked to publish some."""
-    saved = [lost for lost in session.forks.lost_by(graph, fork, alone=True) if lost.is_saved]
+    saved = [lost for lost in session.forks.lost_by(graph, new.step, alone=True) if lost.is_saved]
     for lost in saved:
         yield f"it starts from step {lost.wanted:,}, which an earlier attempt saved but did not publish"
         stop = ("--set", f"{lost.stop}={lost.wanted}", "--until", lost.stop.rpartition(".")[0])
         yield f"first      {session.line(*stop, without=OWN_OPTIONS)}"
-    requested, passed = session.forks.request_inputs(graph, fork)
+    requested, passed = session.forks.request_inputs(graph, new)
     for each in requested:
         yield f"requested  {each.step}, running on {each.where}, is to publish step {each.wanted:,}"
     for reason in passed:

@@ -14,6 +14,7 @@ from marin_dag.ledger.records import Record, Records, attempt_path
 from marin_dag.plan.explain import Side, compare, explain, newest_hint, newest_made, of_record, of_step, record_named
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.quantities import counted
+from marin_dag.record_key import short_key
 from marin_dag.store.store import Entry, Store
 
 
@@ -159,8 +160,7 @@ def ls(session: Session) -> int:
     for planned in listed:
         step, record = planned.step, records.get(planned.step.key)
         where = "" if record is None else f"  {session.store.url(record.output_path)}"
-        at = "" if step.until is None else f"@{step.until}"
-        print(f"{step.name:<36} {planned.verdict:<8} {step.digest[:8]}{at}{where}")
+        print(f"{step.name:<36} {planned.verdict:<8} {short_key(step.key)}{where}")
     for fork in forks:
         changes = ", ".join(f"{field}={text}" for field, text in fork.changes.items())
         because = f": {fork.reason}" if fork.reason else ""

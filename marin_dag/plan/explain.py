@@ -13,8 +13,9 @@ from marin_dag.ledger.source_archive import SourceArchive
 from marin_dag.plan.causes import Causes, Siblings
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import PlannedStep, Verdict
-from marin_dag.plan.reasons import Changed, Drifted, Reason, Running, render_changed, render_difference, short_key
+from marin_dag.plan.reasons import Changed, Drifted, Reason, Running, render_changed, render_difference
 from marin_dag.quantities import counted
+from marin_dag.record_key import short_key
 from marin_dag.store.store import Store
 
 MAX_SOURCE_LINES = 40

@@ -3,7 +3,7 @@
 import contextlib
 import datetime
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -40,6 +40,14 @@ WithForks = Callable[[Graph, Sequence[Fork], Sequence[Fork]], Sequence[Step[Any]
 the others up."""
 
 
+class NewFork(NamedTuple):
+    """A fork that was just made, its step, and the steps that follow it."""
+
+    fork: Fork
+    step: Step[Any]
+    followers: tuple[Step[Any], ...]
+
+
 class Forks:
     """The forks of one variant of a recipe, such as one scale, in one store."""
 
@@ -61,7 +69,7 @@ class Forks:
     def all(self) -> tuple[Fork, ...]:
         return tuple(sorted(self._kept(self._paths()), key=lambda fork: (fork.created, fork.name)))
 
-    def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
+    def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> NewFork:
         """Store a fork after building it once."""
         where = f"fork {base} --as {name}"
         run, at, _ = base.partition("@")
@@ -93,7 +101,7 @@ class Forks:
         except RefusedStepsError as error:  # reworded for this command, whose fields are the fork's own
             own = str(error).replace(f"--set '{name}.", "--set '").replace(f"--set {name}.", "--set ")
             raise ForkError(own) from None
-        for lost in self.lost_by(graph, fork):
+        for lost in self.lost_by(graph, step):
             if not lost.is_saved:
                 raise ForkError(f"{where}: {lost}.")
         taken = [follower.name for follower in following if follower.name in graph]
@@ -102,7 +110,7 @@ class Forks:
         _check_identities([step, *following])
         if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
             raise ForkError(f"{where}: another command has just made a fork of this name. Choose another.")
-        return fork
+        return NewFork(fork, step, tuple(following))
 
     def drop(self, name: str) -> Fork:
         paths = {path.removeprefix(f"{self.folder}/").removesuffix(".json"): path for path in self._paths()}
@@ -126,9 +134,9 @@ class Forks:
         """Return `graph` with all forks, and the steps that the recipe adds for them, as further targets."""
         forks = self.all()
         for fork in forks:
-            step = kept_fork(graph, fork)
-            made = [step, *followers(graph, step, self._follow)]
             with _naming(fork):
+                step = forked(graph, fork)
+                made = [step, *followers(graph, step, self._follow)]
                 _check_identities(made)
                 graph = graph.with_targets(made)
         if forks and self._with_forks is not None:
@@ -167,15 +175,14 @@ class Forks:
             if step.key in undone and standing_failures(records, step.key, step.kind.resumes_at)
         ]
 
-    def lost_by(self, graph: Graph, fork: Fork, *, alone: bool = False) -> tuple[Lost, ...]:
-        """Return the lost inputs of a fork that is not in `graph` yet; for `alone` see `lost_in`."""
-        step = kept_fork(graph, fork)
+    def lost_by(self, graph: Graph, step: Step[Any], *, alone: bool = False) -> tuple[Lost, ...]:
+        """Return the lost inputs of a step that is not in `graph` yet; for `alone` see `lost_in`."""
         return lost_in(graph.with_targets([step]), [step], self._store, alone=alone).get(step.name, ())
 
     def request_inputs(
-        self, graph: Graph, fork: Fork
+        self, graph: Graph, new: NewFork
     ) -> tuple[list[MilestoneNotRequested], list[MilestoneNotRequested | MilestoneMissing]]:
-        """Request the milestones that a fork needs from running and later attempts.
+        """Request the milestones that a new fork needs from running and later attempts.
 
         A driver that has built its graph learns of the fork in no other way. `drop` withdraws the requests.
 
@@ -183,9 +190,9 @@ class Forks:
             The milestones that running attempts were not asked for when they started: those that are requested now, and
             those that cannot be, without the ones that `lost_by` returns.
         """
-        step = kept_fork(graph, fork)
+        fork, step, _ = new
         running, committed = Leases(self._store).at_work(), Records(self._store).committed_keys()
-        lost = self.lost_by(graph, fork, alone=True)
+        lost = self.lost_by(graph, step, alone=True)
         requests = Requests(self._store)
         lost_milestones = LostMilestones(graph.with_targets([step]), self._store, committed)
         # A running attempt may also pass the fork's own stop.
@@ -223,11 +230,6 @@ class Forks:
         readers = (step for step in graph.steps if any(item.step.name == fork.name for _, item in step.inputs))
         return [fork.name, *(step.name for step in readers if step.kind in kinds)]
 
-    def names_with(self, graph: Graph, fork: Fork) -> tuple[str, ...]:
-        """Return the names of a fork and of the steps that follow it."""
-        step = kept_fork(graph, fork)
-        return (step.name, *(follower.name for follower in followers(graph, step, self._follow)))
-
     def _paths(self) -> list[str]:
         return [entry.path for entry in self._store.list(self.folder)]
 
@@ -249,14 +251,9 @@ class Forks:
             ) from None
 
 
-def kept_fork(graph: Graph, fork: Fork) -> Step[Any]:
-    """Return the step that a kept fork describes; an error names the fork and how to forget it."""
-    with _naming(fork):
-        return forked(graph, fork)
-
-
 @contextlib.contextmanager
 def _naming(fork: Fork) -> Iterator[None]:
+    """Let an error about a stored fork name it, and say how to forget it."""
     try:
         yield
     except UserError as error:

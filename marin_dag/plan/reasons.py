@@ -8,6 +8,7 @@ from marin_dag.errors import listed
 from marin_dag.identity.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
 from marin_dag.ledger.lease import Held
 from marin_dag.quantities import counted
+from marin_dag.record_key import short_key
 
 MAX_NAMES = 3
 MAX_CHANGES = 6
@@ -310,12 +311,6 @@ def render_difference(difference: Difference) -> str:
             parts = [("changed", difference.changed), ("new", difference.added), ("gone", difference.removed)]
             texts = [f"{what} {listed([_leaf(name) for name in names], MAX_NAMES)}" for what, names in parts if names]
             return "code " + ("; ".join(texts) or "changed; the record does not say where")
-
-
-def short_key(key: str) -> str:
-    """Return a record key with eight digits of the digest, and the milestone."""
-    digest, at, milestone = key.partition("@")
-    return f"{digest[:8]}{at}{milestone}"
 
 
 def _leaf(name: str) -> str:
