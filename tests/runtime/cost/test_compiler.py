@@ -3,10 +3,8 @@
 import ast
 import dataclasses
 import importlib.metadata
-import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
