@@ -37,9 +37,9 @@ TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc", "tokama
 SOURCES = (
     "cache_folder.py", "cost/chips.py", "cost/collectives.py", "cost/compile_program.py", "cost/compiler.py",
     "cost/described_devices.py", "cost/faults.py", "cost/products.py", "cost/program.py", "cost/request.py",
-    "evaluation/described_programs.py", "evaluation/generation.py", "evaluation/packing.py",
-    "evaluation/placed_model.py", "evaluation/sampling.py", "evaluation/scoring.py", "kernels", "model",
-    "optim", "parallel", "platform", "same_fields.py", "tracking/parts.py", "training/eval_step.py",
+    "evaluation/described_programs.py", "evaluation/device_memory.py", "evaluation/generation.py",
+    "evaluation/packing.py", "evaluation/placed_model.py", "evaluation/sampling.py", "evaluation/scoring.py", "kernels",
+    "model", "optim", "parallel", "platform", "same_fields.py", "tracking/parts.py", "training/eval_step.py",
     "training/kernel_choice.py", "training/objective.py", "training/part_norms.py", "training/state.py",
     "training/train_step.py",
 )  # fmt: skip

@@ -18,6 +18,7 @@ class RequestTokens:
         if prefix is None:
             raise ValueError(f"tokenizer: no token has the id {self.prefix_token_id}, which begins a text.")
         self._prefix_text = prefix
+        self._last_context: tuple[str | None, list[int]] = None, []
 
     @property
     def eot_token_id(self) -> int:
@@ -39,7 +40,9 @@ class RequestTokens:
         """Return the tokens of a context and of its continuation; blanks at the end of the context go to the latter."""
         if context:
             text = context.rstrip()
-            before = self.tok_encode(text)
+            if text != self._last_context[0]:  # the choices of a question follow each other, and share its tokens
+                self._last_context = text, self.tok_encode(text)
+            before = self._last_context[1]
             return before, self.tok_encode(context + continuation)[len(before) :]
         tokens = self.tok_encode(continuation, add_special_tokens=False)
         if tokens[:1] == [self.prefix_token_id]:
