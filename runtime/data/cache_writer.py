@@ -1,8 +1,8 @@
-"""Cache writer: shards of tokens, and the manifest over them."""
+"""Cache writers: one for a shard, one for a small cache of a single shard."""
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import fsspec
@@ -67,6 +67,14 @@ class ShardWriter:
                     f"{name}={special} occurs {found} times in {num_documents} documents; documents are added as bare "
                     "ids. Encode with add_special_tokens=False and encode_special_tokens=True."
                 )
+
+
+@contextlib.contextmanager
+def token_cache_writer(path: str, token_format: TokenFormat, token_bytes: np.ndarray) -> Iterator[ShardWriter]:
+    """Yield the writer of a cache of one shard; an error inside the `with` block leaves no manifest and so no cache."""
+    writer = ShardWriter(f"{path}/shards/00000", token_format)
+    yield writer
+    finish_cache(path, token_format, [[writer.close("shards/00000")]], token_bytes)
 
 
 def finish_cache(

@@ -14,6 +14,7 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Cpu, Resources
 from marin_dag.ledger.requests import Request
 from runtime.data.cache import TokenFormat
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.llama.config import LlamaConfig
@@ -25,7 +26,6 @@ from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 from steps.train_phase import train_phase
-from tests.runtime.data.caches import token_cache_writer
 
 jax.config.update("jax_num_cpu_devices", 8)  # as tests/runtime/training does; before JAX makes its backend
 

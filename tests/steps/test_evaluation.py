@@ -23,6 +23,7 @@ from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from pipelines.compile_programs import scoring_programs
 from pipelines.sources import evaluation_items_step
 from runtime.data.cache import TokenFormat
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.encoding import Encoder
 from runtime.evaluation import placed_model
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
@@ -45,7 +46,6 @@ from steps.tokenizer import TokenizerResult
 from steps.train_phase import train_phase
 from tests.catalogue import check_message, expect_error
 from tests.deferred_import import torch, transformers
-from tests.runtime.data.caches import token_cache_writer
 from tests.runtime.evaluation.own_tasks import write_own_tasks
 from tests.runtime.evaluation.rows import NUM_ROWS, task_of, write_files
 from tests.runtime.evaluation.test_device_memory import SEVENTY_B

@@ -1,13 +1,9 @@
 """Checks and short ways that tests of caches and loaders share."""
 
-import contextlib
-from collections.abc import Iterator
-
 import google_crc32c
 import numpy as np
 
-from runtime.data.cache import TokenCache, TokenFormat
-from runtime.data.cache_writer import ShardWriter, finish_cache
+from runtime.data.cache import TokenCache
 from runtime.data.loader import Loader
 from runtime.data.order import RowLocations
 from runtime.data.sampler import DataPosition
@@ -36,11 +32,3 @@ def locate(
     """Return where the rows of one batch lie, and the position after it."""
     rows, (after,) = loader.locate(position, range(step, step + 1), global_batch_size, **options)  # type: ignore[arg-type]
     return rows, after
-
-
-@contextlib.contextmanager
-def token_cache_writer(path: str, token_format: TokenFormat, token_bytes: np.ndarray) -> Iterator[ShardWriter]:
-    """Yield the writer of a cache of one shard; an error inside the `with` block leaves no manifest and so no cache."""
-    writer = ShardWriter(f"{path}/shards/00000", token_format)
-    yield writer
-    finish_cache(path, token_format, [[writer.close("shards/00000")]], token_bytes)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runtime.data.cache import TokenCache, TokenFormat
-from tests.runtime.data.caches import token_cache_writer
+from runtime.data.cache_writer import token_cache_writer
 
 MakeCache = Callable[..., TokenCache]
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from runtime.data import flat_array
 from runtime.data.cache import CacheError, ShardRecord, TokenCache, TokenFormat, resolve
-from runtime.data.cache_writer import ShardWriter, finish_cache
+from runtime.data.cache_writer import ShardWriter, finish_cache, token_cache_writer
 from tests.catalogue import expect_error
-from tests.runtime.data.caches import document_offsets, has_recorded_checksums, token_cache_writer
+from tests.runtime.data.caches import document_offsets, has_recorded_checksums
 
 FORMAT = TokenFormat(vocab_size=500, eos_token_id=0, bos_token_id=None, tokenizer_digest="d" * 64)
 IDS = st.lists(st.lists(st.integers(1, 499), max_size=12), min_size=1, max_size=12)

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.cache import TokenCache
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.order import LoaderError, segments
 from runtime.data.permutation import key_of, permuted
 from runtime.data.sampler import DataPosition
 from tests.catalogue import expect_error
-from tests.runtime.data.caches import document_offsets, locate, token_cache_writer
+from tests.runtime.data.caches import document_offsets, locate
 from tests.runtime.data.conftest import FORMAT
 
 LENGTH = 32

@@ -15,10 +15,10 @@ from marin_dag.store.retry import is_transient
 from runtime.data import flat_array, local_arrays
 from runtime.data import read_failure as read_failures
 from runtime.data.cache import CacheError, TokenCache, TokenFormat
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.flat_array import FlatArray
 from runtime.data.read_failure import read_failure, write_fix
 from tests.catalogue import check_message, expect_error
-from tests.runtime.data.caches import token_cache_writer
 
 NUM_FILES = 40
 FORMAT = TokenFormat(vocab_size=500, eos_token_id=0, bos_token_id=None, tokenizer_digest="")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from runtime.data.cache import TokenCache, TokenFormat
+from runtime.data.cache_writer import token_cache_writer
 from runtime.evaluation.bits_per_byte import PADDING_SEGMENT, BitsPerByteError
 from runtime.evaluation.held_out import HeldOut
 from runtime.evaluation.windows import ScoredWindows, Windows, read_windows, text_source, window_starts
@@ -29,7 +30,6 @@ from runtime.training import watchdog
 from runtime.training.eval_step import TokenLosses, build_eval_step
 from runtime.training.watchdog import SETTLING_ANSWERS, Watchdog
 from tests.catalogue import expect_error
-from tests.runtime.data.caches import token_cache_writer
 
 BOS, EOS, VOCAB_SIZE, SEQUENCE = 0, 1, 64, 16
 # Ids 2... stand for 0 to 3 bytes of text: some for a part of a character, one (2) for no text at all.

@@ -16,6 +16,7 @@ import numpy as np
 import optax
 
 from runtime.data.cache import TokenCache, TokenFormat
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import Loader
 from runtime.data.mixing.policies import MixingPolicy, Static
 from runtime.data.mixture import MixtureSchedule
@@ -32,7 +33,6 @@ from runtime.training.saving import SavingPlan
 from runtime.training.settings import TrainSettings
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import Hyperparameters, StepMetrics
-from tests.runtime.data.caches import token_cache_writer
 
 SEQUENCE_LENGTH = 8
 GLOBAL_BATCH_SIZE = 4

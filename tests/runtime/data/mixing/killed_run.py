@@ -21,12 +21,12 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from runtime.data.cache import TokenCache, TokenFormat
+from runtime.data.cache_writer import token_cache_writer
 from runtime.data.loader import LoadedBatch, Loader
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.sampler import DataPosition
 from runtime.tracking.source_losses import SourceLossesTable, rows_of_update
-from tests.runtime.data.caches import token_cache_writer
 
 SOURCES = {"web": 5.0, "code": 2.0, "math": 2.0, "papers": 1.0}
 SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, VOCAB_SIZE = 8, 8, 64
