@@ -6,6 +6,7 @@ benchmarks/tokenize_at_the_encoders_limit.py measures how fast each of the two i
 import array
 import hashlib
 import re
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
@@ -90,7 +91,7 @@ class Encoder:
         self.library: Literal["tokenizers", "tiktoken"] = "tokenizers"
         self.reason = "tokenizers is configured"
         """Why `library` encodes."""
-        self._fast: tiktoken.Encoding | None = None
+        self._fast: _ThreadEncoding | None = None
         if library == "auto":
             try:
                 self._use_tiktoken(ranks_of(document), num_threads)
@@ -98,16 +99,15 @@ class Encoder:
                 self.reason = f"tiktoken would make other ids: {error}"
 
     def _use_tiktoken(self, ranks: Ranks, num_threads: int) -> None:
+        pool = ThreadPoolExecutor(num_threads)
         try:
-            self._fast = tiktoken.Encoding(
-                "converted", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
-            )  # no special tokens: text that spells one is text
+            self._fast = pool.submit(_ThreadEncoding, ranks).result()
         except ValueError as error:  # the two libraries have different dialects of regular expressions
             raise NotConvertibleError(f"its pattern is none that tiktoken reads ({error})") from error
         # tiktoken knows no added tokens, so a text that spells one is left to tokenizers.
         self._added = re.compile("|".join(map(re.escape, ranks.added_texts))) if ranks.added_texts else None
         self.library, self.reason = "tiktoken", "tiktoken makes the same ids"
-        self._pool = ThreadPoolExecutor(num_threads)
+        self._pool = pool
 
     def encode(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> EncodedBatch:
         """Return the ids of each text, using all cores; `names` are the texts' names in errors."""
@@ -155,7 +155,7 @@ class Encoder:
         if self._added is not None and (self._added.search(text) or self._added.search(normalized)):
             return self._encode_alone(text)
         try:
-            ids = self._fast.encode_ordinary(normalized)
+            ids = self._fast.encode(normalized)
         except BaseException as error:
             # tiktoken's regular expression runs out of stack on a million blanks in a row, that of tokenizers does not.
             _check_is_of_a_text(error)
@@ -167,8 +167,8 @@ class Encoder:
         chosen = range(0, len(texts), max(1, len(texts) // COMPARED_TEXTS))
         beginnings = [texts[index][:COMPARED_CHARACTERS] for index in chosen]
         expected = self._tokenizer.encode_batch(beginnings, add_special_tokens=False)
-        for index, text, encoding in zip(chosen, beginnings, expected, strict=True):
-            found = self._encode_fast(text)
+        fast = self._pool.map(self._encode_fast, beginnings)
+        for index, text, found, encoding in zip(chosen, beginnings, fast, expected, strict=True):
             if not isinstance(found, str) and not np.array_equal(found, encoding.ids):
                 same = min(len(found), len(encoding.ids))
                 wrong = np.flatnonzero(found[:same] != np.array(encoding.ids[:same]))
@@ -178,6 +178,23 @@ class Encoder:
                     f"at character {place}: {text[place : place + EXCERPT_CHARACTERS]!r}. Run this step with "
                     'encoder="tokenizers".'
                 )
+
+
+class _ThreadEncoding(threading.local):
+    """An encoding of tiktoken for each thread that uses it.
+
+    The first thread that uses an encoding has its regular expression at hand. Any other would take a quarter more time,
+    for it has to ask for a copy at each piece of a text.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        # No special tokens: text that spells one is text.
+        self._encoding = tiktoken.Encoding(
+            "converted", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
+        )
+
+    def encode(self, text: str) -> list[int]:
+        return self._encoding.encode_ordinary(text)
 
 
 def _check_is_of_a_text(error: BaseException) -> None:

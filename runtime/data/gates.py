@@ -14,10 +14,10 @@ NAMED_SHARDS = 5
 class GateError(ValueError):
     """A cache that fails its gates; the message has a line for each."""
 
-    def __init__(self, name: str, found: "list[GateFinding]") -> None:
-        lines = "\n".join(f"  {finding.gate}: {finding.message}" for finding in found)
-        super().__init__(f"{name}: the token cache fails {len(found)} of its gates and is not committed:\n{lines}")
-        self.gates = tuple(finding.gate for finding in found)
+    def __init__(self, name: str, failed: dict[str, str]) -> None:
+        lines = "\n".join(f"  {gate}: {message}" for gate, message in failed.items())
+        super().__init__(f"{name}: the token cache fails {len(failed)} of its gates and is not committed:\n{lines}")
+        self.gates = tuple(failed)
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,6 @@ class ShardWritten:
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class GateFinding:
-    """A gate that a cache fails."""
-
-    gate: str
-    """Name of the limit, or of the rule that has none."""
-    message: str
-
-
 NUMBERS = tuple(each.name for each in fields(ShardCounts) if isinstance(each.default, int))
 
 
@@ -131,16 +122,16 @@ class Tally:
             self.duplicates.append((first, written.name))
 
 
-def findings(tally: Tally, limits: GateLimits, *, is_whole: bool = True) -> list[GateFinding]:
-    """Return every gate that the shards fail; empty shards count only once the cache `is_whole`."""
-    return [GateFinding(gate, message) for gate, message in _failures(tally, limits, is_whole)]
-
-
 def check_gates(tally: Tally, limits: GateLimits, *, is_whole: bool = True, name: str) -> None:
-    """Raise GateError with every gate that the cache of step `name` fails."""
-    found = findings(tally, limits, is_whole=is_whole)
-    if found:
-        raise GateError(name, found)
+    """Raise GateError with every gate that the cache of step `name` fails; see `failed_gates`."""
+    failed = failed_gates(tally, limits, is_whole=is_whole)
+    if failed:
+        raise GateError(name, failed)
+
+
+def failed_gates(tally: Tally, limits: GateLimits, *, is_whole: bool = True) -> dict[str, str]:
+    """Return a message for every gate that the shards fail; empty shards count only once the cache `is_whole`."""
+    return dict(_failures(tally, limits, is_whole))
 
 
 def _failures(tally: Tally, limits: GateLimits, is_whole: bool) -> Iterator[tuple[str, str]]:

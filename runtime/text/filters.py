@@ -91,13 +91,16 @@ def c4_lines(text: str, rule: C4Lines) -> str:
     """Return the lines that C4 keeps, without their citation marks; "" if it keeps none."""
     kept, marks = [], rule.terminal_punctuation
     has_unspaced = unspaced.is_unspaced(text)
+    lower_text = text.lower() if text.isascii() else ""  # outside ASCII, lower case depends on what stands around
+    forbidden = [part for part in rule.forbidden if not lower_text or part in lower_text]
     for raw in text.splitlines():
         is_unspaced = has_unspaced and not raw.isascii()
-        words = unspaced.spaced(raw) if is_unspaced else raw
-        if max(map(len, words.split()), default=0) > rule.max_word_characters:
-            continue
+        if len(raw) > rule.max_word_characters:
+            words = unspaced.spaced(raw) if is_unspaced else raw
+            if max(map(len, words.split()), default=0) > rule.max_word_characters:
+                continue
         line = raw.strip()
-        if rule.remove_citations:
+        if rule.remove_citations and "[" in line:
             line = _CITATION.sub("", line).strip()
         # As in C4's code: a citation mark is no word.
         num_words = unspaced.num_words(line) if is_unspaced else len(line.split())
@@ -106,8 +109,8 @@ def c4_lines(text: str, rule: C4Lines) -> str:
         is_open = not line.endswith(marks) or line.endswith("...")
         if marks and is_open and ord(line[-1:] or " ") not in unspaced.SPACE_ENDS_CLAUSE:
             continue
-        lower = line.lower()
-        if not any(text in lower for text in rule.forbidden):
+        lower = line.lower() if forbidden else ""
+        if not any(part in lower for part in forbidden):
             kept.append(line)
     return "\n".join(kept)
 

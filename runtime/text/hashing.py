@@ -49,9 +49,13 @@ def hashes_of_pieces(sums: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> 
 @functools.lru_cache(maxsize=8)
 def _tables(base: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the powers of `base` below `_BLOCK`, and those of `base**_BLOCK` for numbers of so many bits."""
-    low = np.array([pow(base, i, _MODULUS) for i in range(_BLOCK)], np.uint64)
-    high = np.cumprod(np.full(1 << bits, pow(base, _BLOCK, _MODULUS), np.uint64))
-    return low, np.concatenate([np.ones(1, np.uint64), high[:-1]])
+    return _powers(base, _BLOCK), _powers(pow(base, _BLOCK, _MODULUS), 1 << bits)
+
+
+def _powers(base: int, count: int) -> np.ndarray:
+    powers = np.full(count, base, np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers)
 
 
 _INVERSE_BASE = pow(BASE, -1, _MODULUS)

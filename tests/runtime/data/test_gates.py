@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from runtime.data.gates import GateError, GateLimits, ShardCounts, ShardWritten, Tally, check_gates, findings
+from runtime.data.gates import GateError, GateLimits, ShardCounts, ShardWritten, Tally, check_gates, failed_gates
 from tests.catalogue import check_message, expect_error
 
 SOUND = ShardCounts(
@@ -29,12 +29,8 @@ def tally_of(*shards):
     return Tally((shard, written(shard, f"part-{number}")) for number, shard in enumerate(shards))
 
 
-def messages(found):
-    return {finding.gate: finding.message for finding in found}
-
-
 def fails(*shards, limits=None):
-    return messages(findings(tally_of(*shards), limits or GateLimits()))
+    return failed_gates(tally_of(*shards), limits or GateLimits())
 
 
 def test_a_sound_cache_passes():
@@ -64,7 +60,7 @@ def test_a_cache_that_fails_one_gate_is_refused_by_its_name(gate, change):
 @pytest.mark.parametrize("change", [{"num_documents": 101}, {"num_bytes": 4_001}])
 def test_lost_documents_or_bytes_are_refused_with_their_shard(change):
     tally = Tally([(SOUND, written(SOUND)), (SOUND, written(SOUND, "part-1", **change))])
-    found = messages(findings(tally, GateLimits(max_duplicate_shards=1)))
+    found = failed_gates(tally, GateLimits(max_duplicate_shards=1))
     assert list(found) == ["lost_documents"]
     check_message(found["lost_documents"])
 
@@ -73,7 +69,7 @@ def test_a_loss_of_one_shard_is_not_offset_by_an_excess_of_another():
     more = dataclasses.replace(SOUND, num_documents=101, fingerprint="1010:ef")
     tally = Tally([(SOUND, written(more, "part-0")), (more, written(SOUND, "part-1"))])
     assert tally.num_lossy_shards == 2
-    check_message(messages(findings(tally, GateLimits()))["lost_documents"])
+    check_message(failed_gates(tally, GateLimits())["lost_documents"])
 
 
 def test_the_same_shard_twice_is_refused_and_the_pair_named():
