@@ -1,7 +1,7 @@
 """Objects of expressions: whether their methods call code of the project, and whether nothing else holds them."""
 
 import ast
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 
 from marin_dag.code.pure import FILLED, PLAIN_BUILTINS, is_plain, is_pure, shares
 from marin_dag.code.syntax import Module, Target, dotted, nodes_of
@@ -12,7 +12,6 @@ _DISPLAYS = (
     *(ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp),
     *(ast.GeneratorExp, ast.Compare),
 )
-_DEEP = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.UnaryOp)
 _COPYING = frozenset({"astype", "copy", "format", "join", "replace", "split", "splitlines", "tolist"})
 """Methods whose result nothing else holds."""
 
@@ -22,6 +21,8 @@ def is_filled(module: Module, node: ast.expr | None) -> bool:
     match node:
         case ast.GeneratorExp():
             return True
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Dict(values=items):
+            return any(is_filled(module, item) for item in items)
         case ast.Call(func=function):
             names = [written(each) for each in targets_of(module, function)] or [ast.unparse(function)]
             return any(name.startswith(FILLED) for name in names)
@@ -102,6 +103,24 @@ def targets_of(module: Module, expression: ast.expr) -> list[Called]:
     return [] if base is None else [(target, chain) for target in module.targets(base)]
 
 
+def passed_by(argument: ast.expr) -> Iterator[ast.expr]:
+    """Yield the dotted names that an argument is, or holds."""
+    match argument:
+        case ast.Name() | ast.Attribute():
+            yield argument
+        case ast.Starred(value=value):
+            yield from passed_by(value)
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items) | ast.Dict(values=items):
+            for item in items:
+                yield from passed_by(item)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from passed_by(body)
+            yield from passed_by(orelse)
+        case ast.BoolOp(values=items):
+            for item in items:
+                yield from passed_by(item)
+
+
 def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
     """Return whether an expression makes an object that nothing else holds.
 
@@ -126,12 +145,6 @@ def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
     return isinstance(node, _DISPLAYS)
 
 
-def is_deep(node: ast.expr) -> bool:
-    """Return whether nothing else holds any object inside that of an expression."""
-    inner = [each for each in nodes_of(node) if isinstance(each, ast.expr)]
-    return all(isinstance(each, _DEEP) for each in inner)
-
-
 def values_of(module: Module, name: str) -> list[ast.expr | None]:
     """Return the values of the statements that bind a name of the module; None for one that is not known."""
     values: list[ast.expr | None] = []
@@ -152,9 +165,7 @@ def is_own(module: Module, name: str, depth: int) -> bool:
     if depth < 2 and all(isinstance(each, ast.FunctionDef | ast.ClassDef) for each in module.definitions[name]):
         return name not in module.imports
     values = values_of(module, name)
-    if depth > 1:
-        return all(value is not None and is_deep(value) for value in values)
-    return all(value is not None and _may_be_own(module, value) for value in values)
+    return depth < 2 and all(value is not None and _may_be_own(module, value) for value in values)
 
 
 def _may_be_own(module: Module, value: ast.expr) -> bool:
@@ -164,6 +175,8 @@ def _may_be_own(module: Module, value: ast.expr) -> bool:
             return not any(isinstance(each, ast.Name) for each in others) and is_own(module, name, 1)
         case ast.Call(keywords=keywords) if any(each.arg == "copy" for each in keywords):
             return False
+        case ast.BinOp() | ast.UnaryOp():  # an operator of the project may return an operand
+            return is_plain_value(module, value, plain_names(module))
         case ast.Call(func=function) if targets := targets_of(module, function):
             return not any(shares(written(target)) for target in targets)
     return is_fresh(module, value, ())
