@@ -18,6 +18,7 @@ from marin_dag.code.objects import (
     is_fresh,
     is_own,
     is_plain_value,
+    operands,
     passed_by,
     plain_names,
     targets_of,
@@ -32,6 +33,7 @@ from marin_dag.code.syntax import (
     bindings,
     children,
     dotted,
+    imported,
     loaded_by,
     nodes_of,
     parameters,
@@ -53,7 +55,10 @@ def statement_of(module: Module, statement: ast.stmt) -> Statement:
     """Return the names, reads and effects of a top-level statement."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         names = tuple(alias.asname or alias.name.partition(".")[0] for alias in statement.names)
-        return Statement(names, (), False, False, QUIET, is_import=True)
+        is_from = isinstance(statement, ast.ImportFrom)
+        targets = [target for _, target in imported(statement, module.package)] if is_from else []
+        effects = QUIET._replace(asked=tuple((target, (IMPORT,)) for target in targets))
+        return Statement(names, (), False, False, effects, is_import=True)
     found = _Finder(module, is_top=True)
     found.follow([statement])
     value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
@@ -84,6 +89,9 @@ def effects_of_use(module: Module, statements: list[ast.stmt], *, of_instance: b
         match statement:
             case ast.FunctionDef():
                 found.follow([statement])
+                if any("valid" in ast.unparse(each) for each in statement.decorator_list):
+                    for annotation in annotations_of(statement):
+                        found._ask_types(annotation)
             case ast.ClassDef():
                 found.instance(statement, is_made=not of_instance)
             case _:
@@ -258,7 +266,7 @@ class _Finder:
         if isinstance(node, ast.Subscript):
             self._ask_end(node.value, ITEM)
         if type(node) in _OPERATIONS:
-            made = [each.func for each in children(node) if isinstance(each, ast.Call)]
+            made = [each.func for each in operands(node) if isinstance(each, ast.Call)]
             instances = [
                 (target, (*chain, INSTANCE)) for each in made for target, chain in targets_of(self.module, each)
             ]

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Container, Iterable, Iterator
 
 from marin_dag.code.pure import FILLED, PLAIN_BUILTINS, is_plain, is_pure, shares
-from marin_dag.code.syntax import Module, Target, dotted, nodes_of
+from marin_dag.code.syntax import Module, Target, children, dotted, nodes_of
 
 Called = tuple[Target, tuple[str, ...]]
 """A dotted name: the target of its first part, and the attributes after that part."""
@@ -121,6 +121,14 @@ def passed_by(argument: ast.expr) -> Iterator[ast.expr]:
                 yield from passed_by(item)
 
 
+def operands(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is below a node, and what displays there hold."""
+    for child in children(node):
+        yield child
+        if isinstance(child, ast.List | ast.Tuple | ast.Set | ast.Dict):
+            yield from operands(child)
+
+
 def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
     """Return whether an expression makes an object that nothing else holds.
 
@@ -141,8 +149,14 @@ def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
         case ast.Call(func=function):
             names = [written(called) for called in targets_of(module, function)]
             is_copy = isinstance(function, ast.Attribute) and function.attr in _COPYING
-            return is_copy or any(is_plain(name) and not shares(name) for name in names)
+            return is_copy or any(is_plain(name) and not _may_return_argument(module, node, name) for name in names)
     return isinstance(node, _DISPLAYS)
+
+
+def _may_return_argument(module: Module, call: ast.Call, name: str) -> bool:
+    """Return whether others may hold the result of a call, as those who hold an argument of a package's function."""
+    is_own = not is_pure(name) or name.startswith(("collections.", "numpy."))
+    return shares(name) or not (is_own or all(is_data(module, each) for each in call.args))
 
 
 def values_of(module: Module, name: str) -> list[ast.expr | None]:
@@ -178,7 +192,7 @@ def _may_be_own(module: Module, value: ast.expr) -> bool:
         case ast.BinOp() | ast.UnaryOp():  # an operator of the project may return an operand
             return is_plain_value(module, value, plain_names(module))
         case ast.Call(func=function) if targets := targets_of(module, function):
-            return not any(shares(written(target)) for target in targets)
+            return not any(_may_return_argument(module, value, written(target)) for target in targets)
     return is_fresh(module, value, ())
 
 

@@ -24,8 +24,8 @@ PLAIN_BUILTINS = frozenset({
 CALLERS = frozenset({
     "accumulate", "apply", "apply_along_axis", "cond", "dropwhile", "eval_shape", "filter", "filterfalse", "fori_loop",
     "fromfunction", "frompyfunc", "groupby", "map", "max", "min", "nlargest", "nsmallest", "reduce", "scan", "sort",
-    "sorted", "starmap", "sub", "subn", "switch", "takewhile", "tree_map", "tree_map_with_path", "vectorize", "vmap",
-    "while_loop",
+    "sorted", "starmap", "sub", "subn", "switch", "takewhile", "tree_map", "tree_map_with_path", "tree_reduce",
+    "vectorize", "vmap", "while_loop",
 })  # fmt: skip
 """Functions that call a function that they get."""
 FILLED = ("enumerate", "filter", "iter", "map", "reversed", "zip", "collections.defaultdict", "itertools.")

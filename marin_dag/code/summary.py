@@ -188,7 +188,7 @@ def _bases(module: Module, classes: list[ast.ClassDef]) -> tuple[Reference, ...]
     return tuple(Reference(target, chain, Aspect.FULL) for target, chain in found)
 
 
-_HOOKS = ("__init_subclass__", "__class_getitem__", "__pydantic_init_subclass__")
+_HOOKS = ("__init_subclass__", "__class_getitem__", "__pydantic_init_subclass__", "__subclasshook__")
 
 
 def _has_hook(made: ast.ClassDef) -> bool:

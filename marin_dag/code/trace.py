@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, TYPE, Effects
+from marin_dag.code.methods import CONSTRUCTORS
 from marin_dag.code.objects import Called, written
 from marin_dag.code.pure import CONFIGURABLE, READERS, STATEFUL, is_pure, is_pure_builtin
 from marin_dag.code.references import Aspect, Reference
@@ -155,6 +156,8 @@ class Traces:
         target, chain = asked
         if chain[-1:] == (TYPE,):
             return self._effects_of_type((target, chain[:-1]))
+        if chain[-1:] == (IMPORT,) and target.attribute is not None:
+            return self._lazy_names((target, chain[:-1]))
         if chain[-1:] == (IMPORT,):
             is_module = self._sources.is_first_party(target.module) and self._sources.module(target.module) is not None
             return [LOUD] if is_module else []
@@ -183,8 +186,17 @@ class Traces:
         if any(map(self._is_unknown, effects)) or not all(each.is_class for each in inside):
             return [LOUD]
         inside += [made for each in put for called in each.called for made in self._definitions(called)]
+        inside += [each for each in values if each.is_class]
         made = self._with_bases(self._classes_of(inside))
-        return [QUIET._replace(asked=tuple(descriptors)), *held, *(each.answers for each in made)]
+        return [
+            *(QUIET._replace(asked=tuple(descriptors)), *held, *self._lazy_names(asked)),
+            *(each.answers for each in made),
+        ]
+
+    def _lazy_names(self, named: Called) -> list[Effects]:
+        """Return the effects of the functions `__getattr__` of modules that make what a name stands for."""
+        places = [place for place in self._places(named) if place.name == "__getattr__"]
+        return [self._sources.definition(place).effects for place in places]
 
     def _classes_of(self, definitions: Iterable[Definition]) -> list[Definition]:
         """Return the classes among definitions and all that these call: their objects may hold instances of them."""
@@ -292,7 +304,11 @@ class Traces:
             return []
         names = {place.name for place in places if self._sources.definition(place).alias is None}
         is_whole = path[-1] in names or not self._attributes(called)
-        return [each.effects for each in found] if is_whole and all(each.is_callable for each in found) else None
+        if not is_whole or not all(each.is_callable for each in found):
+            return None
+        run = [each for each in found if any(map(self._is_called_by_packages, each.bases))]
+        methods = [each.methods[name] for each in run for name in each.methods.keys() - CONSTRUCTORS]
+        return [*(each.effects for each in found), *methods]
 
     def _with_bases(self, definitions: Iterable[Definition]) -> Iterator[Definition]:
         pending = list(definitions)
