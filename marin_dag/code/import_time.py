@@ -6,24 +6,26 @@ is loud. If a module is loud, binds a name twice or changes its own object, its 
 
 import ast
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, TYPE, Effects, Statement
+from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, QUIET, TYPE, Effects, Statement
 from marin_dag.code.methods import CONSTRUCTORS, FACTORIES, answers, is_accessor, is_enum, is_setter, makes
 from marin_dag.code.objects import (
     Called,
     is_bound,
-    is_deep,
+    is_data,
     is_filled,
     is_fresh,
     is_own,
     is_plain_value,
+    operands,
+    passed_by,
     plain_names,
     targets_of,
     unsafe_names,
     written,
 )
-from marin_dag.code.pure import CALLERS, PLAIN_BUILTINS, READERS, is_pure, is_pure_builtin, keeps
+from marin_dag.code.pure import CALLERS, GROWERS, PLAIN_BUILTINS, READERS, is_pure, is_pure_builtin, keeps
 from marin_dag.code.syntax import (
     Module,
     Target,
@@ -31,6 +33,7 @@ from marin_dag.code.syntax import (
     bindings,
     children,
     dotted,
+    imported,
     loaded_by,
     nodes_of,
     parameters,
@@ -42,16 +45,20 @@ _OPERATIONS = frozenset({
 })  # fmt: skip
 """Nodes whose operands may run a method."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_COMPUTED = (ast.Call, ast.Starred, ast.Subscript)
+"""Expressions whose value may be a function that no name of the code stands for."""
 _CLASS_MAKERS = frozenset({"create_model", "make_dataclass", "new_class", "type"})
 """Functions that make a class below bases among their arguments."""
-_FUNCTION_KEYWORDS = ("func", "function", "key", "object_hook", "object_pairs_hook", "repl")
 
 
 def statement_of(module: Module, statement: ast.stmt) -> Statement:
     """Return the names, reads and effects of a top-level statement."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         names = tuple(alias.asname or alias.name.partition(".")[0] for alias in statement.names)
-        return Statement(names, (), False, False, QUIET, is_import=True)
+        is_from = isinstance(statement, ast.ImportFrom)
+        targets = [target for _, target in imported(statement, module.package)] if is_from else []
+        effects = QUIET._replace(asked=tuple((target, (IMPORT,)) for target in targets))
+        return Statement(names, (), False, False, effects, is_import=True)
     found = _Finder(module, is_top=True)
     found.follow([statement])
     value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
@@ -82,13 +89,15 @@ def effects_of_use(module: Module, statements: list[ast.stmt], *, of_instance: b
         match statement:
             case ast.FunctionDef():
                 found.follow([statement])
+                if any("valid" in ast.unparse(each) for each in statement.decorator_list):
+                    for annotation in annotations_of(statement):
+                        found._ask_types(annotation)
             case ast.ClassDef():
                 found.instance(statement, is_made=not of_instance)
-            case ast.Assign() | ast.AnnAssign():
+            case _:
                 found.is_top = True
                 found.follow([statement])
-            case _:
-                return LOUD
+                found.is_loud |= not isinstance(statement, ast.Assign | ast.AnnAssign)
     return found.effects()
 
 
@@ -110,8 +119,6 @@ class _Finder:
     """Local names of objects of Python or of packages."""
     made: set[str] = dataclasses.field(default_factory=set)
     """Local names, and attributes of `self`, of objects that the code itself has made, and may therefore change."""
-    deep: set[str] = dataclasses.field(default_factory=set)
-    """Names among `made` whose objects hold only such objects in turn."""
     known_imports: list[ast.Import | ast.ImportFrom] = dataclasses.field(default_factory=list)
     """Imports that every import of the module executes; others lie in functions that are called, and in classes."""
     given: set[str] = dataclasses.field(default_factory=set)
@@ -201,8 +208,6 @@ class _Finder:
             fresh = [value for value in each if id(value) not in grown]
             if fresh and all(value is not None and is_fresh(self.module, value, ()) for value in fresh):
                 self.made.add(name)
-                if all(value is not None and is_deep(value) for value in each):
-                    self.deep.add(name)
 
     def _visit(self, node: ast.AST) -> None:
         if type(node) is ast.Constant:  # a third of them
@@ -225,6 +230,8 @@ class _Finder:
                         self._call(called)
                     if isinstance(decorator, ast.Call):
                         self.factories.update(dict.fromkeys(targets_of(self.module, called)))
+                        for argument in (each for passed in decorator.args for each in passed_by(passed)):
+                            self.passed.update(dict.fromkeys(targets_of(self.module, argument)))
                 if isinstance(node, ast.ClassDef):
                     if is_enum(node):
                         self.instance(node, is_made=True)  # of its members
@@ -238,8 +245,9 @@ class _Finder:
                             self._call(keyword.value)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if self.is_top and self._is_wrapped(name):
                 self.changes = True  # `function.defvjp(...)` of a function that a package has wrapped
-            case ast.Call(func=function):
-                self._call(function)
+            case ast.Call(func=function, args=args, keywords=keywords):
+                given = [*args, *(each.value for each in keywords)]
+                self._call(function, [each for each in given if not is_data(self.module, each)])
                 self._arguments(node)
             case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 self._change(node)
@@ -258,7 +266,7 @@ class _Finder:
         if isinstance(node, ast.Subscript):
             self._ask_end(node.value, ITEM)
         if type(node) in _OPERATIONS:
-            made = [each.func for each in children(node) if isinstance(each, ast.Call)]
+            made = [each.func for each in operands(node) if isinstance(each, ast.Call)]
             instances = [
                 (target, (*chain, INSTANCE)) for each in made for target, chain in targets_of(self.module, each)
             ]
@@ -281,13 +289,12 @@ class _Finder:
             self.is_loud = True
 
     def _has_made(self, name: str, target: ast.expr, depth: int) -> bool:
-        """Return whether the code itself has made what a change reaches `depth` levels below a local name."""
+        """Return whether the code itself has made the object that a change reaches below a local name."""
         if name == "self" and self.is_constructor:
             while isinstance(target, ast.Attribute | ast.Subscript) and not isinstance(target.value, ast.Name):
                 target = target.value
-            attribute = ast.unparse(target)
-            return depth == 1 or attribute in (self.made if depth == 2 else self.deep)
-        return name in (self.made if depth == 1 else self.deep)
+            return depth == 1 or (depth == 2 and ast.unparse(target) in self.made)
+        return depth == 1 and name in self.made
 
     def _ask(self, name: ast.Name) -> None:
         is_plain = name.id in plain_names(self.module) and name.id not in unsafe_names(self.module)
@@ -336,19 +343,21 @@ class _Finder:
         is_method = isinstance(call.func, ast.Attribute) and self._is_plain(call.func.value)
         if not is_package and (name not in CALLERS or (targets and not is_method)):
             return  # a function of the project is itself loud where it calls an argument
-        keys = [keyword.value for keyword in call.keywords if keyword.arg in _FUNCTION_KEYWORDS]
-        functions = keys if is_package and name not in CALLERS else [*keys, *call.args[:1]]
+        keys = [keyword.value for keyword in call.keywords]
+        places = 2 if name in ("sub", "subn") else 1
+        functions = keys if is_package and name not in CALLERS else [*keys, *call.args[:places]]
         made = keys if name in ("max", "min", "sort", "sorted") else functions
-        self.is_loud |= any(isinstance(each, ast.Call) and not self._is_plain(each) for each in made)
+        self.is_loud |= any(isinstance(each, _COMPUTED) and not is_data(self.module, each) for each in made)
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
-            for passed in _passed_by(argument):
+            for passed in passed_by(argument):
                 root = dotted(passed)[0]
                 if root in self.local:
                     self.is_loud |= root in self.inner_functions or (argument in functions and root not in self.plain)
                 else:
                     self.passed.update(dict.fromkeys(targets_of(self.module, passed)))
 
-    def _call(self, function: ast.expr) -> None:
+    def _call(self, function: ast.expr, arguments: Sequence[ast.expr] = ()) -> None:
+        """Follow a call; `arguments` are those that the function may change."""
         root = function
         while isinstance(root, ast.Attribute):
             root = root.value
@@ -358,11 +367,14 @@ class _Finder:
         name, is_method = root.id, function is not root
         if name in self.local:
             is_read = isinstance(function, ast.Attribute) and function.attr in READERS and name in self.plain
-            self.is_loud |= not (is_read or (is_method and name in self.made and len(dotted(function)[1]) == 1))
+            is_own_method = is_method and name in self.made and len(dotted(function)[1]) == 1
+            is_kept = isinstance(function, ast.Attribute) and function.attr in GROWERS
+            self.is_loud |= not (is_read or (is_own_method and (is_kept or not arguments)))
         elif isinstance(function, ast.Attribute) and name in plain_names(self.module):
             if function.attr not in READERS:
                 self.changes = True
-                self.is_loud |= not (self.is_top and is_own(self.module, name, len(dotted(function)[1])))
+                is_kept = function.attr in GROWERS or not arguments
+                self.is_loud |= not (self.is_top and is_kept and is_own(self.module, name, len(dotted(function)[1])))
         elif not is_bound(self.module, name) and not self.module.star_imports:
             is_type_method = isinstance(function, ast.Attribute) and name in PLAIN_BUILTINS and function.attr in READERS
             self.is_loud |= not (is_type_method or (not is_method and is_pure_builtin(name)))
@@ -386,15 +398,3 @@ class _Finder:
 
     def _is_plain(self, value: ast.expr) -> bool:
         return is_plain_value(self.module, value, {*plain_names(self.module), *self.plain, *self.made})
-
-
-def _passed_by(argument: ast.expr) -> Iterator[ast.expr]:
-    """Yield the dotted names that an argument is, or holds."""
-    match argument:
-        case ast.Name() | ast.Attribute():
-            yield argument
-        case ast.Starred(value=value):
-            yield from _passed_by(value)
-        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items) | ast.Dict(values=items):
-            for item in items:
-                yield from _passed_by(item)

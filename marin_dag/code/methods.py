@@ -38,7 +38,7 @@ def is_setter(decorator: ast.expr) -> bool:
 
 
 def answers(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a method runs by an operator, an index or an attribute."""
+    """Return whether a method runs by an operator, an index, an attribute, or `dict` and `**`."""
     kinds = ("property", "getter", "setter", "deleter")
     is_property = any(ast.unparse(each).endswith(kinds) for each in method.decorator_list)
-    return is_property or (method.name.startswith("__") and not makes(method))
+    return is_property or method.name == "keys" or (method.name.startswith("__") and not makes(method))

@@ -1,10 +1,10 @@
 """Objects of expressions: whether their methods call code of the project, and whether nothing else holds them."""
 
 import ast
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 
 from marin_dag.code.pure import FILLED, PLAIN_BUILTINS, is_plain, is_pure, shares
-from marin_dag.code.syntax import Module, Target, dotted, nodes_of
+from marin_dag.code.syntax import Module, Target, children, dotted, nodes_of
 
 Called = tuple[Target, tuple[str, ...]]
 """A dotted name: the target of its first part, and the attributes after that part."""
@@ -12,7 +12,6 @@ _DISPLAYS = (
     *(ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp),
     *(ast.GeneratorExp, ast.Compare),
 )
-_DEEP = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.UnaryOp)
 _COPYING = frozenset({"astype", "copy", "format", "join", "replace", "split", "splitlines", "tolist"})
 """Methods whose result nothing else holds."""
 
@@ -22,6 +21,8 @@ def is_filled(module: Module, node: ast.expr | None) -> bool:
     match node:
         case ast.GeneratorExp():
             return True
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Dict(values=items):
+            return any(is_filled(module, item) for item in items)
         case ast.Call(func=function):
             names = [written(each) for each in targets_of(module, function)] or [ast.unparse(function)]
             return any(name.startswith(FILLED) for name in names)
@@ -102,6 +103,32 @@ def targets_of(module: Module, expression: ast.expr) -> list[Called]:
     return [] if base is None else [(target, chain) for target in module.targets(base)]
 
 
+def passed_by(argument: ast.expr) -> Iterator[ast.expr]:
+    """Yield the dotted names that an argument is, or holds."""
+    match argument:
+        case ast.Name() | ast.Attribute():
+            yield argument
+        case ast.Starred(value=value):
+            yield from passed_by(value)
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items) | ast.Dict(values=items):
+            for item in items:
+                yield from passed_by(item)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from passed_by(body)
+            yield from passed_by(orelse)
+        case ast.BoolOp(values=items):
+            for item in items:
+                yield from passed_by(item)
+
+
+def operands(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is below a node, and what displays there hold."""
+    for child in children(node):
+        yield child
+        if isinstance(child, ast.List | ast.Tuple | ast.Set | ast.Dict):
+            yield from operands(child)
+
+
 def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
     """Return whether an expression makes an object that nothing else holds.
 
@@ -122,14 +149,14 @@ def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
         case ast.Call(func=function):
             names = [written(called) for called in targets_of(module, function)]
             is_copy = isinstance(function, ast.Attribute) and function.attr in _COPYING
-            return is_copy or any(is_plain(name) and not shares(name) for name in names)
+            return is_copy or any(is_plain(name) and not _may_return_argument(module, node, name) for name in names)
     return isinstance(node, _DISPLAYS)
 
 
-def is_deep(node: ast.expr) -> bool:
-    """Return whether nothing else holds any object inside that of an expression."""
-    inner = [each for each in nodes_of(node) if isinstance(each, ast.expr)]
-    return all(isinstance(each, _DEEP) for each in inner)
+def _may_return_argument(module: Module, call: ast.Call, name: str) -> bool:
+    """Return whether others may hold the result of a call, as those who hold an argument of a package's function."""
+    is_own = not is_pure(name) or name.startswith(("collections.", "numpy."))
+    return shares(name) or not (is_own or all(is_data(module, each) for each in call.args))
 
 
 def values_of(module: Module, name: str) -> list[ast.expr | None]:
@@ -152,9 +179,7 @@ def is_own(module: Module, name: str, depth: int) -> bool:
     if depth < 2 and all(isinstance(each, ast.FunctionDef | ast.ClassDef) for each in module.definitions[name]):
         return name not in module.imports
     values = values_of(module, name)
-    if depth > 1:
-        return all(value is not None and is_deep(value) for value in values)
-    return all(value is not None and _may_be_own(module, value) for value in values)
+    return depth < 2 and all(value is not None and _may_be_own(module, value) for value in values)
 
 
 def _may_be_own(module: Module, value: ast.expr) -> bool:
@@ -164,8 +189,10 @@ def _may_be_own(module: Module, value: ast.expr) -> bool:
             return not any(isinstance(each, ast.Name) for each in others) and is_own(module, name, 1)
         case ast.Call(keywords=keywords) if any(each.arg == "copy" for each in keywords):
             return False
+        case ast.BinOp() | ast.UnaryOp():  # an operator of the project may return an operand
+            return is_plain_value(module, value, plain_names(module))
         case ast.Call(func=function) if targets := targets_of(module, function):
-            return not any(shares(written(target)) for target in targets)
+            return not any(_may_return_argument(module, value, written(target)) for target in targets)
     return is_fresh(module, value, ())
 
 

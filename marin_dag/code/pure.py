@@ -24,8 +24,8 @@ PLAIN_BUILTINS = frozenset({
 CALLERS = frozenset({
     "accumulate", "apply", "apply_along_axis", "cond", "dropwhile", "eval_shape", "filter", "filterfalse", "fori_loop",
     "fromfunction", "frompyfunc", "groupby", "map", "max", "min", "nlargest", "nsmallest", "reduce", "scan", "sort",
-    "sorted", "starmap", "sub", "subn", "switch", "takewhile", "tree_map", "tree_map_with_path", "vectorize", "vmap",
-    "while_loop",
+    "sorted", "starmap", "sub", "subn", "switch", "takewhile", "tree_map", "tree_map_with_path", "tree_reduce",
+    "vectorize", "vmap", "while_loop",
 })  # fmt: skip
 """Functions that call a function that they get."""
 FILLED = ("enumerate", "filter", "iter", "map", "reversed", "zip", "collections.defaultdict", "itertools.")
@@ -39,11 +39,11 @@ _PURE_PACKAGES = frozenset({
 _PROJECT_FILE = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _ACTING = frozenset({
     "add", "addHandler", "addLevelName", "atexit", "basicConfig", "call", "captureWarnings", "config", "copyto",
-    "delitem", "disable", "dump", "environ", "exec", "fill_diagonal", "iadd", "iand", "iconcat", "ifloordiv", "ilshift",
-    "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub", "itruediv", "ixor", "load", "methodcaller", "now",
-    "pack_into", "place", "put", "putmask", "random", "read", "register", "run", "save", "seed", "set", "setitem",
-    "setLoggerClass", "singledispatch_register", "sleep", "start", "today", "update", "update_wrapper", "urlopen",
-    "utcnow", "write",
+    "delitem", "disable", "dump", "environ", "exec", "fill_diagonal", "iadd", "iand", "iconcat", "ifloordiv",
+    "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub", "itruediv", "ixor", "load",
+    "methodcaller", "now", "pack_into", "place", "put", "putmask", "random", "read", "register", "run", "save",
+    "seed", "set", "setbufsize", "setcontext", "seterr", "seterrcall", "setitem", "setLoggerClass",
+    "singledispatch_register", "sleep", "start", "today", "update", "update_wrapper", "urlopen", "utcnow", "write",
 })  # fmt: skip
 """Names in a dotted name of those packages that do act, or whose results differ from call to call."""
 _ACTING_PREFIXES = ("register_", "set_", "setattr", "add_", "save_", "load_", "manual_seed", "rand")
@@ -66,11 +66,12 @@ _MAKING_ARRAYS = frozenset({
     "tile", "tril", "triu", "unique", "vstack", "where", "zeros", "zeros_like",
 })  # fmt: skip
 """Functions of NumPy whose results share no numbers with their arguments."""
-_CHANGING = frozenset({
+GROWERS = frozenset({
     "add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update", "mkdir",
     "open", "pop", "popitem", "remove", "rename", "reverse", "rmdir", "setdefault", "sort",
     "symmetric_difference_update", "touch", "unlink", "update",
 })  # fmt: skip
+"""Methods of Python's containers and paths that change their object and no argument."""
 _READING_KINDS = (str, bytes, tuple, frozenset, int, float, complex, range, list, dict, set, re.Pattern, re.Match)
 _READING_ARRAYS = frozenset({
     "T", "all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "dtype", "elements", "getChild",
@@ -83,7 +84,7 @@ STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
 """Packages whose values and results depend on earlier settings."""
 CONFIGURABLE = frozenset({"jax", "numpy", "pandas", "torch"})
 """Packages the results of whose functions depend on earlier settings."""
-READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - _CHANGING | _READING_ARRAYS
+READERS = frozenset(name for kind in _READING_KINDS for name in dir(kind)) - GROWERS | _READING_ARRAYS
 """Attributes and methods that change no object of Python or of packages; any other method may change its object."""
 
 

@@ -134,12 +134,13 @@ def summarize(name: str, path: Path, source: bytes) -> Summary:
 def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Definition:
     classes = [statement for statement in statements if isinstance(statement, ast.ClassDef)]
     alias = alias_of(module, name)
+    values = [getattr(each, "value", None) for each in (*statements, *(item for made in classes for item in made.body))]
     kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     return Definition(
         _by_aspect(module, name, statements),
         None if alias is None else tuple(alias),
         _bases(module, classes),
-        any(map(_has_hook, classes)) or any(is_filled(module, getattr(each, "value", None)) for each in statements),
+        any(map(_has_hook, classes)) or any(is_filled(module, value) for value in values),
         len(classes) == len(statements),
         all(isinstance(statement, kinds) for statement in statements),
         bool(classes) and len(classes) == len(statements) and all(map(_only_keeps, classes)),
@@ -187,7 +188,7 @@ def _bases(module: Module, classes: list[ast.ClassDef]) -> tuple[Reference, ...]
     return tuple(Reference(target, chain, Aspect.FULL) for target, chain in found)
 
 
-_HOOKS = ("__init_subclass__", "__class_getitem__", "__pydantic_init_subclass__")
+_HOOKS = ("__init_subclass__", "__class_getitem__", "__pydantic_init_subclass__", "__subclasshook__")
 
 
 def _has_hook(made: ast.ClassDef) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from marin_dag.code.effects import BASE, IMPORT, INSTANCE, ITEM, LOUD, QUIET, TYPE, Effects
+from marin_dag.code.methods import CONSTRUCTORS
 from marin_dag.code.objects import Called, written
 from marin_dag.code.pure import CONFIGURABLE, READERS, STATEFUL, is_pure, is_pure_builtin
 from marin_dag.code.references import Aspect, Reference
@@ -155,6 +156,8 @@ class Traces:
         target, chain = asked
         if chain[-1:] == (TYPE,):
             return self._effects_of_type((target, chain[:-1]))
+        if chain[-1:] == (IMPORT,) and target.attribute is not None:
+            return self._lazy_names((target, chain[:-1]))
         if chain[-1:] == (IMPORT,):
             is_module = self._sources.is_first_party(target.module) and self._sources.module(target.module) is not None
             return [LOUD] if is_module else []
@@ -174,13 +177,26 @@ class Traces:
             name for each in found if each.is_class for name in each.answers.asked if name[1][-1:] == (INSTANCE,)
         ]
         values = [each for each in found if each.has_hook or not each.is_callable]
-        if any(each.has_hook and not each.is_callable for each in values):
+        if any(each.has_hook and (chain or not each.is_callable) for each in values):
             return [LOUD]
-        held = [QUIET._replace(asked=each.effects.asked) for each in values]
-        if not all(each.is_class for each in self._called_by(values)):
+        put = [each for place in self._places(asked) for each in self._changes_of(place)] if values else []
+        effects = [*(each.effects for each in values), *put]
+        held = [QUIET._replace(asked=(*each.asked, *each.passed)) for each in effects]
+        inside = self._called_by(values)
+        if any(map(self._is_unknown, effects)) or not all(each.is_class for each in inside):
             return [LOUD]
-        made = self._with_bases(self._classes_of(self._called_by(values)))
-        return [QUIET._replace(asked=tuple(descriptors)), *held, *(each.answers for each in made)]
+        inside += [made for each in put for called in each.called for made in self._definitions(called)]
+        inside += [each for each in values if each.is_class]
+        made = self._with_bases(self._classes_of(inside))
+        return [
+            *(QUIET._replace(asked=tuple(descriptors)), *held, *self._lazy_names(asked)),
+            *(each.answers for each in made),
+        ]
+
+    def _lazy_names(self, named: Called) -> list[Effects]:
+        """Return the effects of the functions `__getattr__` of modules that make what a name stands for."""
+        places = [place for place in self._places(named) if place.name == "__getattr__"]
+        return [self._sources.definition(place).effects for place in places]
 
     def _classes_of(self, definitions: Iterable[Definition]) -> list[Definition]:
         """Return the classes among definitions and all that these call: their objects may hold instances of them."""
@@ -242,7 +258,7 @@ class Traces:
             return False
         asked = [each for other in found if not other.is_class for each in other.effects.asked]
         held = [made for each in asked if each[1][-1:] != (INSTANCE,) for made in self._definitions(each)]
-        is_held = all(each.is_class for each in held) and not any(map(self._is_changed, self._places(called)))
+        is_held = all(each.is_class for each in held) and not any(map(self._changes_of, self._places(called)))
         classes = list(self._with_bases(owners))
         is_method = any(name in each.methods for each in classes)
         return is_held and not is_method and any(name in each.fields for each in classes)
@@ -250,10 +266,16 @@ class Traces:
     def _places(self, called: Called) -> tuple[Place, ...]:
         return self._sources.resolve(Reference(*called, Aspect.FULL), set())
 
-    def _is_changed(self, place: Place) -> bool:
+    def _changes_of(self, place: Place) -> list[Effects]:
+        """Return the effects of the statements of a module that change the object of one of its names."""
         module = self._sources.module(place.module)
         statements = [] if module is None else [each.statement for each in module.executed]
-        return any(each.changes and place.name in each.reads for each in statements)
+        return [each.effects for each in statements if each.changes and place.name in each.reads]
+
+    def _is_unknown(self, effects: Effects) -> bool:
+        """Return whether a value comes from a function of which nothing is known, as a file does."""
+        others = [each for each in effects.called if not self._sources.is_first_party(each[0].module)]
+        return any(not is_pure(written(each)) for each in others)
 
     def _effects_of_method(self, classes: list[Definition], name: str) -> list[Effects]:
         owners = [each for each in self._with_bases(classes) if name in each.methods]
@@ -282,7 +304,11 @@ class Traces:
             return []
         names = {place.name for place in places if self._sources.definition(place).alias is None}
         is_whole = path[-1] in names or not self._attributes(called)
-        return [each.effects for each in found] if is_whole and all(each.is_callable for each in found) else None
+        if not is_whole or not all(each.is_callable for each in found):
+            return None
+        run = [each for each in found if any(map(self._is_called_by_packages, each.bases))]
+        methods = [each.methods[name] for each in run for name in each.methods.keys() - CONSTRUCTORS]
+        return [*(each.effects for each in found), *methods]
 
     def _with_bases(self, definitions: Iterable[Definition]) -> Iterator[Definition]:
         pending = list(definitions)

@@ -5,7 +5,7 @@ import pytest
 from marin_dag.code.pure import is_pure
 
 
-@pytest.mark.parametrize("name", ["html.write", "json.dump", "time.sleep", "unknown_package.make"])
+@pytest.mark.parametrize("name", ["html.write", "json.dump", "numpy.seterr", "time.sleep", "unknown_package.make"])
 def test_a_call_that_acts_or_of_an_unknown_package_is_not_pure(name: str) -> None:
     assert not is_pure(name)
 
