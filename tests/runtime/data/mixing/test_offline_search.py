@@ -58,7 +58,7 @@ def test_intervals_hold_the_truth_and_widen_with_noise():
     for noise in (0.005, 0.05):
         shares, losses = swarm(30, seed=1, noise=noise)
         law = fit_law(shares, losses)
-        found = search(law, shares, losses, LOWER, UPPER, num_bootstraps=40, seed=0)
+        found = search(law, shares, losses, LOWER, UPPER, num_bootstraps=20, seed=0)
         low, high = found.share_intervals
         assert ((low <= best + 0.1) & (best - 0.1 <= high)).all()
         gain = truth(shares[0]).mean() - truth(found.shares).mean()
@@ -73,6 +73,6 @@ def test_a_projection_is_the_nearest_point_within_the_bounds():
     for point in rng.normal(size=(20, 4)):
         found = projected(point, lower, upper)
         assert found.sum() == pytest.approx(1) and (lower <= found).all() and (found <= upper).all()
-        others = [projected(found + rng.normal(size=4) / 5, lower, upper) for _ in range(50)]
+        others = [projected(found + rng.normal(size=4) / 5, lower, upper) for _ in range(10)]
         nearest = min(np.sum((other - point) ** 2) for other in others)
         assert np.sum((found - point) ** 2) <= nearest + 1e-9
