@@ -17,7 +17,9 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Tpu
 from marin_dag.graph.step import Step
 from marin_dag.plan.config_checks import check_configs
+from marin_dag.store.prefix import open_store
 from pipelines import recipe
+from pipelines.scores_command import read_points
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.interop.huggingface import read_model
 from runtime.model.config import LLAMA3_ROPE
@@ -30,6 +32,7 @@ from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.events import EventLog
 from runtime.training import checkpoint, checkpoint_reader
 from runtime.training.checkpoint_reader import CheckpointError
+from steps.ema_eval import EmaEvalResult
 from steps.hf_export import HfExportConfig, hf_export
 from steps.merge_checkpoints import merge_checkpoints
 from steps.merge_config import MergeCheckpointsConfig
@@ -38,6 +41,7 @@ from steps.phase_state import first_state
 from steps.tokenizer import TokenizerResult
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error
+from tests.pipelines.committed import commit
 from tests.runtime.interop.small_llama import CONFIG, tokenizer_file
 from tests.steps.phase_runs import a_phase
 from tests.steps.test_evaluation import facts
@@ -243,3 +247,14 @@ def test_a_merge_is_evaluated_exported_scored_written_with_and_started_from_like
     check_configs(Graph(results).steps)
     assert MERGE.digest != recipe.merge("merge", [FIRST, FIRST.at(step=4)], coefficients=(0.6, 0.4)).digest
     assert MERGE.digest != recipe.merge("merge", [FIRST.at(step=4), FIRST], weights="averaged").digest
+
+
+def test_scores_list_a_merge_beside_the_phases(tmp_path):
+    (evaluation,) = recipe.evaluate([MERGE], caches={"web": tokenized(OURS, "web")})
+    result = EmaEvalResult(
+        step=8, consumed_tokens=800, hot={"web": 1.5}, hot_mean=1.5, averages=(), num_bytes={}, num_tokens={}
+    )
+    store = open_store(str(tmp_path))
+    commit(store, evaluation, result)
+    (point,) = read_points(Graph([evaluation]), store)
+    assert (point.phase, point.weights, point.step, point.tokens, point.value) == ("merge", "hot", 8, 800, 1.5)
