@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Command, Session
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Record
+from marin_dag.ledger.records import Record, Records
 from marin_dag.quantities import in_bytes
 from marin_dag.store.redact import redact
 from marin_dag.values.changes import nearest
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 HUB = "hub:"
 CARD = "README.md"
+MOST_NAMES = 5
 
 
 class _Export(NamedTuple):
@@ -101,8 +102,7 @@ def _exports(session: Session) -> Iterator[_Export]:
     taken: dict[str, str] = {}
     for pattern in session.parsed.names:
         found = []
-        for step in _matching(graph, pattern):
-            record = finished(session.store, step, "publish")
+        for step, record in _finished(session, pattern, _matching(graph, pattern)):
             result = HfExportResult.model_validate(record.result)
             found.append(_Export(step, record, result, _revision_name(step, result)))
         for export in sorted(found, key=lambda each: each.result.consumed_tokens):
@@ -113,6 +113,18 @@ def _exports(session: Session) -> Iterator[_Export]:
                 f"publish: {other} and {export.step.name} are both the revision {export.revision}; publish them to "
                 "two repositories."
             )
+
+
+def _finished(session: Session, pattern: str, steps: Sequence[Step[Any]]) -> list[tuple[Step[Any], Record]]:
+    """Return the finished exports of a pattern, and name the others; an export that is named itself has to be done."""
+    records = Records(session.store).find_all({step.key for step in steps})
+    missing = [step for step in steps if step.key not in records]
+    if missing and (len(missing) == len(steps) or pattern == missing[0].name):
+        finished(session.store, missing[0], "publish")  # raises
+    if missing:
+        names = listed([step.name for step in missing], MOST_NAMES)
+        print(f"not done, so not published: {names}", file=sys.stderr)
+    return [(step, records[step.key]) for step in steps if step.key in records]
 
 
 def _matching(graph: Graph, pattern: str) -> list[Step[Any]]:

@@ -66,7 +66,8 @@ def report_on(
         for source, item in reader.config.caches.items():
             caches.setdefault(source, item.step)  # a fork may have a cache of its own: the recipe's comes first
     scores = _scores_by_export(shown)
-    exports = _by_phase(dict.fromkeys([*shown, *(step.config.export.step for step in scores.values())]), hf_export)
+    every = _by_phase(dict.fromkeys([*shown, *(step.config.export.step for step in scores.values())]), hf_export)
+    exports = {name: step for name, step in every.items() if phase_of(name, phases) in phases}
     own = Node(name=name, kind="report", inputs=tuple(step.name for step in shown), group=name)
     return report(
         name,

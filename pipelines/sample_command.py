@@ -225,6 +225,6 @@ def _add_arguments(parser: Any) -> None:
 
 COMMAND = Command(
     "sample", "STEP|PHASE@STEP --prompt TEXT",
-    "text that a phase, a milestone, an export or imported weights write after prompts",
+    "text that a phase, a milestone, an export, or imported or merged weights write after prompts",
     _sample, 1, 1, _add_arguments, ("--set", "--json"),
 )  # fmt: skip

@@ -53,6 +53,7 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.interop.huggingface import SpecialTokens, write_model, write_tokenizer
     from runtime.interop.model_card import ModelCard, write_card
+    from runtime.training.checkpoint import read_metadata
 
     phase, tokenizer = config.phase.result, config.tokenizer.result
     average = None
@@ -90,6 +91,7 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
         sequence_length=description.sequence_length,
         phase_digest=config.phase.digest,
         tokenizer_digest=tokenizer.digest,
+        num_merged=len(read_metadata(model.checkpoint)["facts"].get("merged", ())),
     )
     files += write_card(folder, card)
     context.log.info("exported %s weights of step %d: %d files", config.weights, phase.step, len(files))

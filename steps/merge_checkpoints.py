@@ -73,10 +73,11 @@ def merge_checkpoints(config: MergeCheckpointsConfig, context: StepContext) -> T
     check_one_model({name: (found.config, found.rope) for name, found in zip(names, described, strict=True)})
     parts = [Part.open(path, config.weights, share) for path, share in zip(paths, config.coefficients, strict=True)]
     newest = max(range(len(parts)), key=lambda index: config.checkpoints[index].result.consumed_tokens)
+    merged = [[each.key, share] for each, share in zip(config.checkpoints, config.coefficients, strict=True)]
     save_weights(
         context.output_path,
         merged_leaves(parts),
-        facts={name: facts[newest][name] for name in ("model", "rope", "sequence_length")},
+        facts={"merged": merged} | {name: facts[newest][name] for name in ("model", "rope", "sequence_length")},
         on_leaf=lambda done, total: context.progress(done, total, "arrays"),
     )
     context.log.info("merged the %s weights of %s", config.weights, ", ".join(names))

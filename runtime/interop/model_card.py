@@ -26,6 +26,8 @@ class ModelCard:
     """Identity of the training phase."""
     tokenizer_digest: str
     """SHA-256 of tokenizer.json."""
+    num_merged: int = 0
+    """Checkpoints that the weights are the weighted average of; 0 for those of one."""
 
     def markdown(self) -> str:
         """Return the card, with the front matter that model hubs read."""
@@ -35,6 +37,8 @@ class ModelCard:
                 f"the exponential moving average of the weights with decay {self.average_decay:g}, not the weights as "
                 "last trained"
             )
+        if self.num_merged:
+            meaning = f"the weighted average of {self.num_merged} checkpoints"
         return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -46,7 +50,7 @@ A {self.architecture} of {self.num_parameters:,} parameters, trained for {self.s
 
 - Weights: **{self.weights}** ({meaning}), stored as {self.dtype}.
 - A base model: it continues text. There is no chat template.
-- Training phase `{self.phase_digest}`
+- {"Merge" if self.num_merged else "Training phase"} `{self.phase_digest}`
 - tokenizer.json, SHA-256 `{self.tokenizer_digest}`
 
 ```python

@@ -1,5 +1,7 @@
 """`publish`: exports become revisions of a repository or a folder, each once, also after kills and lost answers."""
 
+import dataclasses
+import hashlib
 import os
 import queue
 import signal
@@ -10,14 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from marin_dag.cli.session import program_words
 from runtime.interop import hub_repository
-from runtime.interop.revisions import in_order, revision_name
+from runtime.interop.revisions import RevisionFile, in_order, revision_name
 from tests.catalogue import check_message
 from tests.gcs_server.faults import Fault
-from tests.hub_server.server import HubServer, Repository
+from tests.hub_server.server import HubServer, Repository, git_id
 from tests.pipelines.publishing import main, write_exports
 
 # The client uploads in a way that its HTTP library deprecates.
@@ -221,6 +224,25 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(tmp_path
     assert main(["publish", *words, "--prefix", str(tmp_path)]) == 1
     check_message(capsys.readouterr().err)
     assert not Path("folder").exists()
+
+
+def test_a_pattern_takes_what_is_finished_and_names_the_rest(tmp_path, hub, capsys):
+    exports = write_exports(tmp_path, names=("hf_export/first-2",))
+    assert publish(tmp_path, PATTERN) == 0
+    check_published(hub.repositories[REPO], exports, newest=2)
+    check_message(capsys.readouterr().err)
+
+
+def test_files_of_a_remote_prefix_are_copied_and_hashed_as_local_ones(tmp_path):
+    content = bytes(range(256)) * 1000
+    (tmp_path / "local").write_bytes(content)
+    fsspec.filesystem("memory").pipe_file("/bucket/remote", content)
+    local = RevisionFile.read(str(tmp_path / "local"), tmp_path / "unused")
+    remote = RevisionFile.read("memory://bucket/remote", tmp_path / "copies/remote")
+    assert not (tmp_path / "unused").exists()
+    assert remote == dataclasses.replace(local, path=tmp_path / "copies/remote")
+    assert remote.path.read_bytes() == content
+    assert (local.sha256, local.git_id) == (hashlib.sha256(content).hexdigest(), git_id(content))
 
 
 def test_a_damaged_file_of_an_export_is_not_published(tmp_path, hub, capsys):

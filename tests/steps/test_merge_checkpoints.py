@@ -17,8 +17,11 @@ from marin_dag.graph.inputs import Input
 from marin_dag.graph.resources import Tpu
 from marin_dag.graph.step import Step
 from marin_dag.plan.config_checks import check_configs
+from marin_dag.store.prefix import open_store
 from pipelines import recipe
+from pipelines.scores_command import read_points
 from runtime.evaluation.trained_model import TrainedModel
+from runtime.interop.huggingface import read_model
 from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.model.llama.model import Llama
@@ -29,13 +32,17 @@ from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.events import EventLog
 from runtime.training import checkpoint, checkpoint_reader
 from runtime.training.checkpoint_reader import CheckpointError
+from steps.ema_eval import EmaEvalResult
+from steps.hf_export import HfExportConfig, hf_export
 from steps.merge_checkpoints import merge_checkpoints
 from steps.merge_config import MergeCheckpointsConfig
 from steps.phase_result import TrainPhaseResult
 from steps.phase_state import first_state
+from steps.tokenizer import TokenizerResult
 from steps.train_phase import train_phase
 from tests.catalogue import expect_error
-from tests.runtime.interop.small_llama import CONFIG
+from tests.pipelines.committed import commit
+from tests.runtime.interop.small_llama import CONFIG, tokenizer_file
 from tests.steps.phase_runs import a_phase
 from tests.steps.test_evaluation import facts
 from tests.steps.test_phase_checks_of_tokenizers import OTHERS, OURS, WIDE, tokenized
@@ -127,6 +134,22 @@ def test_a_phase_that_starts_from_a_merge_has_its_weights_and_counts_from_0(tmp_
     for name, value in leaves_by_name(run.state.params).items():
         np.testing.assert_array_equal(value, expected[name])
     assert (run.step, run.consumed_tokens, len(run.metrics)) == (0, 0, 0)
+
+
+def test_an_export_of_a_merge_has_its_weights_and_says_so(tmp_path, run_alone):
+    start = merged(run_alone, (saved(tmp_path, 1), saved(tmp_path, 2)), (0.5, 0.5))
+    tokenizer_file(tmp_path / "tokenizer.json")
+    described = TokenizerResult(
+        tokenizer="tokenizer.json", vocab_size=CONFIG.vocab_size, eos_token_id=0, bos_token_id=None, digest="0" * 64
+    )
+    tokenizer = Input(name="tokenizer", digest="f" * 64, path=str(tmp_path), result=described)
+    config = HfExportConfig(phase=start, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="toy")
+    export = run_alone(hf_export, config, "export")
+    expected = weights_of(start)
+    for name, value in leaves_by_name(read_model(export.join(export.result.folder)).params).items():
+        np.testing.assert_array_equal(value, expected[name])
+    assert "the weighted average of 2 checkpoints" in Path(export.path, "model/README.md").read_text()
+    assert (export.result.step, export.result.consumed_tokens) == (2, 200)
 
 
 def another_leaf(tmp_path: Path) -> Any:
@@ -224,3 +247,14 @@ def test_a_merge_is_evaluated_exported_scored_written_with_and_started_from_like
     check_configs(Graph(results).steps)
     assert MERGE.digest != recipe.merge("merge", [FIRST, FIRST.at(step=4)], coefficients=(0.6, 0.4)).digest
     assert MERGE.digest != recipe.merge("merge", [FIRST.at(step=4), FIRST], weights="averaged").digest
+
+
+def test_scores_list_a_merge_beside_the_phases(tmp_path):
+    (evaluation,) = recipe.evaluate([MERGE], caches={"web": tokenized(OURS, "web")})
+    result = EmaEvalResult(
+        step=8, consumed_tokens=800, hot={"web": 1.5}, hot_mean=1.5, averages=(), num_bytes={}, num_tokens={}
+    )
+    store = open_store(str(tmp_path))
+    commit(store, evaluation, result)
+    (point,) = read_points(Graph([evaluation]), store)
+    assert (point.phase, point.weights, point.step, point.tokens, point.value) == ("merge", "hot", 8, 800, 1.5)

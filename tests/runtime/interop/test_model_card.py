@@ -37,3 +37,9 @@ def test_the_card_says_each_fact_in_its_place(tmp_path, changes, kind, weights):
     assert f"- Weights: {weights}" in lines
     assert f"- Training phase `{'a' * 64}`" in lines and f"- tokenizer.json, SHA-256 `{'b' * 64}`" in lines
     assert json.loads((tmp_path / "training.json").read_text()) == dataclasses.asdict(card)
+
+
+def test_the_card_of_a_merge_says_so():
+    lines = dataclasses.replace(HOT, num_merged=5).markdown().splitlines()
+    assert "- Weights: **hot** (the weighted average of 5 checkpoints), stored as bfloat16." in lines
+    assert f"- Merge `{'a' * 64}`" in lines

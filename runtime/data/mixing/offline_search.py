@@ -1,0 +1,171 @@
+"""Offline search: the mixture that a swarm of small runs, each with a mixture of its own, predicts to be best.
+
+RegMix (arXiv:2407.01492) draws the mixtures; the law that is fitted is that of arXiv:2403.16952: the loss of a domain
+is a floor and an exponential of a linear function of the shares.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+SMALLEST_SHARE = 1e-3
+"""A drawn share below it counts as this, so that each proxy has every source."""
+FLOORS = (0.0, 0.5, 0.8, 0.9, 0.95)
+"""Floors of a domain that are tried, as parts of its lowest loss."""
+RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
+"""Penalties that are tried, for one proxy."""
+ITERATIONS = 300
+BISECTIONS = 60
+INTERVAL = (5.0, 95.0)
+"""Percentiles of the bootstrap."""
+
+Shares = Float[np.ndarray, "proxies sources"]
+Losses = Float[np.ndarray, "proxies domains"]
+Bounds = Float[np.ndarray, "sources"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureLaw:
+    """The law of each domain, and how it was chosen."""
+
+    floors: Float[np.ndarray, "domains"]
+    offsets: Float[np.ndarray, "domains"]
+    slopes: Float[np.ndarray, "sources domains"]
+    ridges: Float[np.ndarray, "domains"]
+    errors: Float[np.ndarray, "domains"]
+    """Root mean square error for proxies that the fit leaves out, one at a time."""
+
+    def predicted(self, shares: Float[np.ndarray, "... sources"]) -> Float[np.ndarray, "... domains"]:
+        return self.floors + np.exp(self.offsets + shares @ self.slopes)
+
+
+def draw_mixtures(
+    natural: Mapping[str, float], count: int, *, seed: int, strengths: tuple[float, float] = (2.0, 30.0)
+) -> list[dict[str, float]]:
+    """Return the natural mixture and `count - 1` draws of a Dirichlet distribution around it.
+
+    Its concentration is drawn between the `strengths` (log-uniform): the lower, the farther from the natural mixture.
+    """
+    rng = np.random.default_rng(seed)
+    names = sorted(natural)
+    prior = np.array([natural[name] for name in names], np.float64)
+    found = [prior / prior.sum()]
+    while len(found) < count:
+        strength = np.exp(rng.uniform(*np.log(strengths)))
+        drawn = np.maximum(rng.dirichlet(found[0] * strength), SMALLEST_SHARE)
+        found.append(drawn / drawn.sum())
+    return [dict(zip(names, (round(float(share), 6) for share in shares), strict=True)) for shares in found]
+
+
+def fit_law(shares: Shares, losses: Losses) -> MixtureLaw:
+    """Fit each domain by ridge regression of log(loss - floor); floor and ridge have the least leave-one-out error."""
+    fits = [_fit_domain(shares, losses[:, domain]) for domain in range(losses.shape[1])]
+    floors, ridges, errors = (np.array(values) for values in zip(*fits, strict=True))
+    offsets, slopes = _solved(shares, losses, floors, ridges)
+    return MixtureLaw(floors, offsets, slopes, ridges, errors)
+
+
+def refit(law: MixtureLaw, shares: Shares, losses: Losses) -> MixtureLaw:
+    """Fit other proxies with the floors and ridges of a law."""
+    offsets, slopes = _solved(shares, losses, law.floors, law.ridges)
+    return dataclasses.replace(law, offsets=offsets, slopes=slopes)
+
+
+def best_mixture(law: MixtureLaw, lower: Bounds, upper: Bounds) -> Float[np.ndarray, "sources"]:
+    """Return the shares within the bounds with the least mean of predicted losses; the mean is convex in them."""
+    shares, step = projected(np.full(len(lower), 1 / len(lower)), lower, upper), 1.0
+    value = law.predicted(shares).mean()
+    for _ in range(ITERATIONS):
+        gradient = law.slopes @ (law.predicted(shares) - law.floors) / len(law.floors)
+        while step > 1e-12:
+            moved = projected(shares - step * gradient, lower, upper)
+            found = law.predicted(moved).mean()
+            if found <= value - np.sum((moved - shares) ** 2) / (4 * step):
+                break
+            step /= 2
+        if value - found < 1e-12:
+            break
+        shares, value, step = moved, found, 2 * step
+    return shares
+
+
+def projected(point: Bounds, lower: Bounds, upper: Bounds) -> Bounds:
+    """Return the nearest shares within the bounds that add up to 1."""
+    low, high = (point - upper).min(), (point - lower).max()
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.clip(point - middle, lower, upper).sum() > 1 else (low, middle)
+    found: Bounds = np.clip(point - high, lower, upper)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchedMixture:
+    """The best mixture, with 90 % intervals over resampled proxies."""
+
+    shares: Float[np.ndarray, "sources"]
+    share_intervals: Float[np.ndarray, "2 sources"]
+    gain: float
+    """Predicted fall of the mean loss against the first proxy's mixture."""
+    gain_interval: tuple[float, float]
+
+
+def search(
+    law: MixtureLaw, shares: Shares, losses: Losses, lower: Bounds, upper: Bounds, *, num_bootstraps: int, seed: int
+) -> SearchedMixture:
+    """Return the best mixture within the bounds; each bootstrap sample is fitted and searched anew."""
+    best = best_mixture(law, lower, upper)
+    rng = np.random.default_rng(seed)
+    found, gains = [], []
+    for _ in range(num_bootstraps):
+        chosen = rng.integers(0, len(shares), len(shares))
+        again = refit(law, shares[chosen], losses[chosen])
+        found.append(best_mixture(again, lower, upper))
+        gains.append(_gain(again, shares[0], best))
+    low, high = np.percentile(gains, INTERVAL)
+    intervals = np.percentile(np.stack(found), INTERVAL, axis=0)
+    return SearchedMixture(best, intervals, _gain(law, shares[0], best), (float(low), float(high)))
+
+
+def _gain(law: MixtureLaw, before: Bounds, after: Bounds) -> float:
+    return float(law.predicted(before).mean() - law.predicted(after).mean())
+
+
+def _fit_domain(shares: Shares, losses: Float[np.ndarray, "proxies"]) -> tuple[float, float, float]:
+    """Return floor, ridge and leave-one-out error of the best fit of one domain."""
+    found = []
+    for part in FLOORS:
+        floor = part * losses.min()
+        logs = np.log(losses - floor)
+        for ridge in RIDGES:
+            hat = _hat(shares, ridge)
+            left_out = logs - (logs - hat @ logs) / (1 - np.diag(hat))
+            error = np.sqrt(np.mean((floor + np.exp(left_out) - losses) ** 2))
+            found.append((float(error), float(floor), ridge))
+    error, floor, ridge = min(found)
+    return floor, ridge, error
+
+
+def _hat(shares: Shares, ridge: float) -> Float[np.ndarray, "proxies proxies"]:
+    """Return the matrix from observed to fitted values of a ridge regression with a free offset."""
+    centred = shares - shares.mean(axis=0)
+    inner = centred.T @ centred + ridge * np.eye(shares.shape[1])
+    hat: Shares = centred @ np.linalg.solve(inner, centred.T) + 1 / len(shares)
+    return hat
+
+
+def _solved(
+    shares: Shares, losses: Losses, floors: Sequence[float] | np.ndarray, ridges: Sequence[float] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    centre = shares.mean(axis=0)
+    centred = shares - centre
+    slopes = np.empty((shares.shape[1], losses.shape[1]))
+    means = np.empty(losses.shape[1])
+    for domain, (floor, ridge) in enumerate(zip(floors, ridges, strict=True)):
+        logs = np.log(losses[:, domain] - floor)
+        means[domain] = logs.mean()
+        inner = centred.T @ centred + ridge * np.eye(shares.shape[1])
+        slopes[:, domain] = np.linalg.solve(inner, centred.T @ (logs - means[domain]))
+    return means - centre @ slopes, slopes
