@@ -13,6 +13,8 @@ from runtime.cost.roofline import products_seconds, seconds_of, weights_seconds
 
 BLOCK_OF_LOGITS = 2**28
 """Logits that the loss holds at a time, in float32; `kernels.cross_entropy_chunked.WIDE` has as many."""
+BLOCK_OF_RATIOS, RATIOS_VOCAB_MULTIPLE = 2**30, 256
+"""The same of the kernel for H100 and H200, and the vocabularies that it takes (`kernels.cross_entropy_gpu`)."""
 LAYERS_IN_FLIGHT = 2
 """Gathered layers at a time: one computes while the next arrives."""
 RECOMPUTED_LAYERS = 1.5
@@ -44,8 +46,16 @@ def expected_memory(train: CompileRequest) -> int:
     if shape.copy_size > 1:
         layer = sum(math.prod(matrix) for matrix in model.layer_matrices)
         gathered = item * (LAYERS_IN_FLIGHT * layer + model.vocab_size * model.hidden_size) / shape.model
-    logits = 4 * min(BLOCK_OF_LOGITS, tokens * model.vocab_size)
-    return round(state + gradients + gathered + logits + item * tokens * _activations(train))
+    return round(state + gradients + gathered + _logits(train, tokens) + item * tokens * _activations(train))
+
+
+def _logits(train: CompileRequest, tokens: int) -> int:
+    """Return the bytes of the logits that the loss holds: float32 ones, or bfloat16 ratios in larger blocks."""
+    number = tokens * train.model.vocab_size
+    has_ratios = train.loss_kernel == "mosaic_gpu" or (
+        not train.loss_kernel and _has_flash_attention(train) and train.model.vocab_size % RATIOS_VOCAB_MULTIPLE == 0
+    )
+    return 2 * min(BLOCK_OF_RATIOS, number) if has_ratios else 4 * min(BLOCK_OF_LOGITS, number)
 
 
 def _activations(train: CompileRequest) -> float:
@@ -67,9 +77,11 @@ def _keeps_scores(train: CompileRequest) -> bool:
     """Return whether attention leaves its scores for the backward pass, as only the kernel for any device does."""
     if train.attention_kernel:
         return train.attention_kernel == "chunked"
-    chip = slice_of(train.slice).generation
-    has_flash_attention = chip.name in FLASH_ATTENTION_GPUS and train.compute_dtype == "bfloat16"
-    return chip.platform == "gpu" and not has_flash_attention
+    return slice_of(train.slice).generation.platform == "gpu" and not _has_flash_attention(train)
+
+
+def _has_flash_attention(train: CompileRequest) -> bool:
+    return slice_of(train.slice).generation.name in FLASH_ATTENTION_GPUS and train.compute_dtype == "bfloat16"
 
 
 def expected_seconds(train: CompileRequest) -> float:

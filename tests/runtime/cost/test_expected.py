@@ -32,7 +32,8 @@ def request(size, slices, batch, averages, dtype, attention, remat, number):
         step="train",
         slice=slices[0],
         num_slices=slices[1],
-        model=SCALES[size].model,
+        # The compiles for GPUs had a vocabulary of 50,304, which `mosaic_gpu` does not take.
+        model=EIGHT_B.model if size == "8b" else dataclasses.replace(SCALES[size].model, vocab_size=50_304),
         sequence_length=SCALES[size].sequence_length,
         global_batch_size=batch,
         num_averages=averages,
@@ -66,5 +67,5 @@ def test_recomputation_costs_products_and_micro_batches_cost_wires():
     model, seconds = EIGHT_B.model, 275e12
     least = 3072 * 4096 * model.flops_per_token(4096) / (1024 * seconds)
     assert least <= expected_seconds(none) < 1.05 * least
-    apart = dataclasses.replace(none, slice="64 x 8 x H100", global_batch_size=512 * 12, num_microbatches=12)
-    assert expected_seconds(apart) > expected_seconds(dataclasses.replace(apart, num_microbatches=1))
+    short = dataclasses.replace(none, sequence_length=1024)
+    assert expected_seconds(dataclasses.replace(short, num_microbatches=3)) > expected_seconds(short)
