@@ -26,12 +26,11 @@ from runtime.cost.request import SCORING_STEPS, Compiled, CompileRequest, DoesNo
 from runtime.cost.roofline import REACHED_SHARE, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from steps.ema_eval import ema_eval
 
-DAY_SECONDS = 86_400
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimizer state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
     "A collective is exposed for what it takes longer than the products beside it; what activations move is left out.",
-    f"Days and chip-hours: at {REACHED_SHARE['tpu']:.0%} of the roofline (GPUs {REACHED_SHARE['gpu']:.0%}), without "
+    f"Hours and chip-hours: at {REACHED_SHARE['tpu']:.0%} of the roofline (GPUs {REACHED_SHARE['gpu']:.0%}), without "
     "evaluations, checkpoints and restarts.",
 )
 
@@ -237,9 +236,9 @@ def _cure(request: CompileRequest, users: Sequence[str], fitting: Sequence[str],
 
 
 def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[CompileRequest, Outcome]) -> list[str]:
-    rows = [["phase", "chips", "tokens", "memory", "s/step", "tokens/s", "exposed", "days", "chip-hours"]]
+    rows = [["phase", "chips", "tokens", "memory", "s/step", "tokens/s", "exposed", "hours", "chip-hours"]]
     run_phases, own = run_phases_in(phases), own_steps(phases, programs)
-    total_days, total_hours, whose = 0.0, 0.0, "all"
+    total_hours, total_chip_hours, whose = 0.0, 0.0, "all"
     for name, its in programs.items():
         run_phase, request, outcome = run_phases[name], its["train"], outcomes[its["train"]]
         chips = slice_of(request.slice).num_chips * request.num_slices
@@ -249,15 +248,20 @@ def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[Co
             whose = "all that fit"
             continue
         roofline = roofline_of(request, outcome)
-        step_days = roofline.step_seconds / REACHED_SHARE[slice_of(request.slice).generation.platform] / DAY_SECONDS
-        total_days += own[name] * step_days
-        total_hours += own[name] * step_days * 24 * chips
+        step_hours = roofline.step_seconds / REACHED_SHARE[slice_of(request.slice).generation.platform] / 3_600
+        total_hours += own[name] * step_hours
+        total_chip_hours += own[name] * step_hours * chips
         speed = [f"{roofline.step_seconds:.3f}", f"{roofline.tokens_per_second:,.0f}", f"{roofline.exposed_share:.1%}"]
-        time = [f"{run_phase.steps * step_days:.1f}", f"{run_phase.steps * step_days * 24 * chips:,.0f}"]
+        hours = run_phase.steps * step_hours
+        time = [_hours(hours), _hours(hours * chips)]
         rows.append([*size, f"{outcome.peak_memory_in_bytes / GIB:.2f} GiB", *speed, *time])
-    rows.append([whose, *[""] * 6, f"{total_days:.1f}", f"{total_hours:,.0f}"])
+    rows.append([whose, *[""] * 6, _hours(total_hours), _hours(total_chip_hours)])
     shared = "Updates that several names share, as stops of one run, count once in the last line."
     return [*aligned(rows), *([shared] if any(own[name] < run_phases[name].steps for name in programs) else [])]
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.2f}"
 
 
 def _slices(request: CompileRequest) -> str:

@@ -22,6 +22,8 @@ NEOX_EOS_TOKEN = "<|endoftext|>"
 FINEWEB_EDU_TOKENS, FINEWEB_EDU_BYTES = 100e9, 450e9
 """Of its sample of 100 billion tokens, as the publisher counts them; bytes of text are an estimate."""
 LEAST_SHARE = 2.0**-14
+MARGIN = 1.25
+"""Publishers count by other tokenizers, and a part of the text is held out."""
 
 
 class Sampled(NamedTuple):
@@ -82,8 +84,8 @@ def sampled_sources(tokens: Mapping[str, int]) -> dict[str, Source]:
 
 
 def share_for(wanted_tokens: float, num_tokens: float) -> float:
-    """Return the smallest power of two that holds the wanted tokens, at most 1."""
-    return min(1.0, max(LEAST_SHARE, 2.0 ** math.ceil(math.log2(wanted_tokens / num_tokens))))
+    """Return the smallest power of two that holds the wanted tokens and `MARGIN`, at most 1."""
+    return min(1.0, max(LEAST_SHARE, 2.0 ** math.ceil(math.log2(MARGIN * wanted_tokens / num_tokens))))
 
 
 def _fineweb_edu() -> Source:

@@ -1,6 +1,6 @@
 """Expected memory and time of a training step that was not compiled, from the shapes of its largest arrays. No JAX.
 
-The memory is 3 to 20 % above the compilers' figures for steps of 125 million to 8 billion parameters (its tests have
+The memory is 2 to 27 % above the compilers' figures for steps of 125 million to 8 billion parameters (its tests have
 them), so that a step that is expected to fit does.
 """
 
@@ -13,12 +13,19 @@ from runtime.cost.roofline import products_seconds, seconds_of, weights_seconds
 
 BLOCK_OF_LOGITS = 2**28
 """Logits that the loss holds at a time, in float32; `kernels.cross_entropy_chunked.WIDE` has as many."""
+BLOCK_OF_RATIOS, RATIOS_VOCAB_MULTIPLE = 2**30, 256
+"""The same of the kernel for H100 and H200, and the vocabularies that it takes (`kernels.cross_entropy_gpu`)."""
 LAYERS_IN_FLIGHT = 2
 """Gathered layers at a time: one computes while the next arrives."""
 RECOMPUTED_LAYERS = 1.5
 """Activations of the layer whose backward pass runs, and of gradients beside them, in layers."""
 GATHERS = 3
 """Times that the wires take all weights in a micro-batch, the scatter of gradients among them."""
+LOOP_KEEPS = 2.25
+"""Activations that a loop over layers keeps without recomputation, in those of layers that are written out: of these
+the compiler forms many again from others."""
+MOST_WRITTEN_OUT = 32
+"""Layers that are written out on one GPU (`runtime.platform`)."""
 SCORES_SHARE = 0.6
 """Share of the square of float32 scores that `chunked` attention keeps: the blocks up to the diagonal."""
 FLASH_ATTENTION_GPUS = ("H100", "H200")
@@ -40,12 +47,21 @@ def expected_memory(train: CompileRequest) -> int:
     tokens = rows * train.sequence_length // (shape.context * shape.model)
     state = 4 * (model.num_parameters + train.state_size) / shape.copy_size
     gradients = 4 * model.num_parameters / shape.copy_size
-    gathered = 0.0
-    if shape.copy_size > 1:
+    if shape.copy_size == 1:  # all weights are cast at once
+        gathered = item * model.num_parameters if train.compute_dtype == "bfloat16" else 0.0
+    else:
         layer = sum(math.prod(matrix) for matrix in model.layer_matrices)
         gathered = item * (LAYERS_IN_FLIGHT * layer + model.vocab_size * model.hidden_size) / shape.model
-    logits = 4 * min(BLOCK_OF_LOGITS, tokens * model.vocab_size)
-    return round(state + gradients + gathered + logits + item * tokens * _activations(train))
+    return round(state + gradients + gathered + _logits(train, tokens) + item * tokens * _activations(train))
+
+
+def _logits(train: CompileRequest, tokens: int) -> int:
+    """Return the bytes of the logits that the loss holds: float32 ones, or bfloat16 ratios in larger blocks."""
+    number = tokens * train.model.vocab_size
+    has_ratios = train.loss_kernel == "mosaic_gpu" or (
+        not train.loss_kernel and _has_flash_attention(train) and train.model.vocab_size % RATIOS_VOCAB_MULTIPLE == 0
+    )
+    return 2 * min(BLOCK_OF_RATIOS, number) if has_ratios else 4 * min(BLOCK_OF_LOGITS, number)
 
 
 def _activations(train: CompileRequest) -> float:
@@ -60,16 +76,20 @@ def _activations(train: CompileRequest) -> float:
         layer += round(SCORES_SHARE * numbers_of_a_score * model.num_attention_heads * train.sequence_length)
     if train.remat == "full":
         return model.num_hidden_layers * model.hidden_size + RECOMPUTED_LAYERS * layer
-    return (model.num_hidden_layers + SAVED_BESIDE_LAYERS) * layer
+    one, layers = slice_of(train.slice), model.num_hidden_layers
+    is_written_out = one.generation.platform == "gpu" and one.num_chips == 1 and layers <= MOST_WRITTEN_OUT
+    return (layers * (1 if is_written_out else LOOP_KEEPS) + SAVED_BESIDE_LAYERS) * layer
 
 
 def _keeps_scores(train: CompileRequest) -> bool:
     """Return whether attention leaves its scores for the backward pass, as only the kernel for any device does."""
     if train.attention_kernel:
         return train.attention_kernel == "chunked"
-    chip = slice_of(train.slice).generation
-    has_flash_attention = chip.name in FLASH_ATTENTION_GPUS and train.compute_dtype == "bfloat16"
-    return chip.platform == "gpu" and not has_flash_attention
+    return slice_of(train.slice).generation.platform == "gpu" and not _has_flash_attention(train)
+
+
+def _has_flash_attention(train: CompileRequest) -> bool:
+    return slice_of(train.slice).generation.name in FLASH_ATTENTION_GPUS and train.compute_dtype == "bfloat16"
 
 
 def expected_seconds(train: CompileRequest) -> float:

@@ -162,6 +162,10 @@ def test_an_evaluation_is_compiled_in_its_own_dtype_and_with_its_own_windows(mai
     assert request_of(kestrel, "train", evaluation=own) == request_of(kestrel, "train")
 
 
+def hours_in(row: str) -> float:
+    return float(row.split()[-2].replace(",", ""))
+
+
 def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line, monkeypatch):
     monkeypatch.setattr("runtime.kernels.attention_tokamax.missing", lambda: None)  # whatever is installed here
     kestrel = main_line["kestrel"].on(Gpu("H200", 8, num_hosts=4))
@@ -174,7 +178,7 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line, monk
     check_message("\n".join(lines))
     (_, row, _) = compile_report._phases({"kestrel": kestrel}, {"kestrel": programs_of(kestrel)}, {train: alone})
     seconds = kestrel.config.until_step * roofline_of(train, alone).step_seconds
-    assert float(row.split()[-2]) == pytest.approx(seconds / 0.55 / 86_400, abs=0.1)
+    assert hours_in(row) == pytest.approx(seconds / 0.55 / 3_600, abs=0.5)
     assert "num_microbatches" in dict(cures(train))
 
 
@@ -184,13 +188,13 @@ def test_a_program_is_reported_with_memory_flops_collectives_faults_and_the_roof
     check_message(lines)
 
 
-def test_the_phases_add_up_to_days_and_chip_hours(main_line):
+def test_the_phases_add_up_to_hours_and_chip_hours(main_line):
     requests = {name: programs_of(phase) for name, phase in main_line.items()}
     outcomes = {programs["train"]: COMPILED for programs in requests.values()}
     lines = list(compile_report._phases(main_line, requests, outcomes))
     assert [line.split()[0] for line in lines] == ["phase", *main_line, "all"]
-    days = [float(line.split()[-2]) for line in lines[1:]]
-    assert sum(days[:-1]) == pytest.approx(days[-1], abs=0.3)
+    hours = [hours_in(line) for line in lines[1:]]
+    assert sum(hours[:-1]) == pytest.approx(hours[-1], abs=3)
     assert len({len(line) for line in lines}) == 1
 
 
@@ -208,12 +212,12 @@ def test_every_selected_phase_is_compiled_and_shared_steps_count_once(tmp_path, 
     check_message(report_in(printed))
     assert {request.compute_dtype for request in asked if request.step == "train"} == {"bfloat16", "float32"}
     table = printed.partition("\nphase ")[2].splitlines()[1:]
-    days = {row.split()[0]: float(row.split()[-2]) for row in table[: table.index("")] if row[-1].isdigit()}
+    hours = {row.split()[0]: hours_in(row) for row in table[: table.index("")] if row[-1].isdigit()}
     names = "hypnotic", "norms_half", "norms", "focused_fp32", "focused_zloss", "deeper"
-    assert [*days] == [*(f"spoonbill_{name}" for name in names), "all"]
+    assert [*hours] == [*(f"spoonbill_{name}" for name in names), "all"]
     # norms_half and norms are stops on the way of hypnotic.
-    own = sum(days[f"spoonbill_{name}"] for name in names if not name.startswith("norms"))
-    assert days["all"] == pytest.approx(own, abs=0.3)
+    own = sum(hours[f"spoonbill_{name}"] for name in names if not name.startswith("norms"))
+    assert hours["all"] == pytest.approx(own, abs=3)
 
 
 def test_a_selection_without_a_phase_has_nothing_to_compile(tmp_path, capsys):
