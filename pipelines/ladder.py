@@ -203,7 +203,8 @@ def _summary(run: Finished) -> Iterator[str]:
     yield from headline(run)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the option that only the ladder has."""
     parser.add_argument(
         "--target", metavar="N:D", type=target, help="(--dry-run) show the predicted loss of N parameters on D tokens"
     )
@@ -214,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return recipe.main(
         build,
         name="ladder",
-        add_arguments=_add_arguments,
+        add_arguments=add_arguments,
         only_dry_run=("--target",),
         on_dry_run=_on_dry_run,
         summary=_summary,
