@@ -43,8 +43,8 @@ class Ladder:
 
     widths: tuple[int, ...]
     """Hidden sizes, ascending; everything else of a model follows from its width."""
-    lengths: tuple[int, ...]
-    """Training steps of a size's runs, ascending."""
+    tokens_per_parameter: tuple[float, ...]
+    """Lengths of each size's runs, ascending."""
     vocab_size: int
     sequence_length: int
     global_batch_size: int
@@ -65,7 +65,8 @@ class Ladder:
             vocab_size=self.vocab_size,
             hidden_size=width,
             intermediate_size=self.intermediate_per_width * width,
-            num_hidden_layers=max(1, round(width / self.width_per_layer)),
+            # One layer forms no induction heads (arXiv:2209.11895), and its loss follows another law.
+            num_hidden_layers=max(2, round(width / self.width_per_layer)),
             num_attention_heads=width // self.head_dim,
             num_key_value_heads=width // self.head_dim,
             head_dim=self.head_dim,
@@ -77,20 +78,25 @@ class Ladder:
         """Return the constant rate of a width."""
         return self.rate * 64 / width
 
-    def cooldown_start(self, length: int) -> int:
-        """Return the step at which the cooldown of a length begins."""
-        return length - round(self.cooldown_share * length)
+    def num_steps(self, width: int, tokens_per_parameter: float) -> int:
+        """Return the training steps of a length."""
+        tokens = tokens_per_parameter * num_parameters(self.model(width))
+        return round(tokens / self.global_batch_size / self.sequence_length)
+
+    def cooldown_start(self, num_steps: int) -> int:
+        """Return the step at which the cooldown of a run of so many steps begins."""
+        return num_steps - round(self.cooldown_share * num_steps)
 
 
 LAPTOP = Ladder(
-    widths=(24, 32, 48, 64, 80),
-    # In runs of 100 to 200 steps of 1,024 tokens all sizes came out alike, as no sum of two power laws can.
-    lengths=(400, 800, 1600, 3200),
+    widths=(16, 24, 32, 48, 64),
+    # Lengths follow the size: with few tokens a parameter all sizes come out alike, as no sum of two power laws can.
+    tokens_per_parameter=(2.5, 5, 10, 20),
     # A small vocabulary leaves most parameters to the layers.
     vocab_size=1024,
     sequence_length=128,
     global_batch_size=4,
-    warmup_steps=50,
+    warmup_steps=25,
     cooldown_share=0.2,
     rate=0.006,
     evaluation_tokens=16_384,
@@ -110,11 +116,12 @@ def rungs(ladder: Ladder, caches: Mapping[str, Step], mixture: Mapping[str, floa
     found = {}
     for width in ladder.widths:
         rate = ladder.learning_rate(width)
+        lengths = [ladder.num_steps(width, each) for each in ladder.tokens_per_parameter]
         stable = recipe.phase(
             f"w{width}",
             mixture=MixtureSchedule.constant(dict(mixture)),
             caches=dict(caches),
-            until_step=ladder.cooldown_start(ladder.lengths[-1]),
+            until_step=ladder.cooldown_start(lengths[-1]),
             model=ladder.model(width),
             sequence_length=ladder.sequence_length,
             global_batch_size=ladder.global_batch_size,
@@ -125,10 +132,10 @@ def rungs(ladder: Ladder, caches: Mapping[str, Step], mixture: Mapping[str, floa
             norms_every_steps=0,
             resources=recipe.Cpu(1),
         )
-        for length in ladder.lengths:
+        for multiple, length in zip(ladder.tokens_per_parameter, lengths, strict=True):
             begin = ladder.cooldown_start(length)
             decay = Linear(rate, 0.0, decay_steps=length - begin)
-            cooldown = stable.at(step=begin).then(f"w{width}/{length}", until_step=length, learning_rate=decay)
+            cooldown = stable.at(step=begin).then(f"w{width}/{multiple:g}x", until_step=length, learning_rate=decay)
             found[cooldown.name] = Rung(width, cooldown)
     return found
 

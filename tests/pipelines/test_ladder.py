@@ -27,9 +27,10 @@ from steps.fit_scaling_law import FitScalingLawResult
 from tests.catalogue import check_message, expect_error
 
 SMALL = dataclasses.replace(
-    ladder.LAPTOP, widths=(16, 32, 64), lengths=(30, 60, 120), vocab_size=300, sequence_length=32, global_batch_size=8,
-    warmup_steps=5, evaluation_tokens=8_192,
+    ladder.LAPTOP, widths=(16, 24, 32), tokens_per_parameter=(0.5, 1, 2), vocab_size=300, sequence_length=32,
+    global_batch_size=8, warmup_steps=5, evaluation_tokens=8_192,
 )  # fmt: skip
+LARGEST = "w32/2x"
 MODULES = (argparse, dataclasses, json.decoder, logging, random, re, textwrap)
 """Python source, of which larger models learn more."""
 
@@ -41,7 +42,7 @@ def small(folder):
     documents = {"web": recipe.documents("web", f"{folder}/web.jsonl")}
     tokenizer = recipe.tokenizer(documents, vocab_size=SMALL.vocab_size)
     caches = recipe.token_caches(documents, tokenizer, validation_share=0.1)
-    return ladder.law(SMALL, ladder.rungs(SMALL, caches, {"web": 1.0}), held_out=["w64/120"])
+    return ladder.law(SMALL, ladder.rungs(SMALL, caches, {"web": 1.0}), held_out=[LARGEST])
 
 
 @pytest.fixture(scope="module")
@@ -79,19 +80,24 @@ def test_the_largest_rung_is_predicted_from_the_others(finished):
     law, prefix = finished
     result = FitScalingLawResult.model_validate(Records(open_store(prefix)).get(law.key).result)
     (largest,) = [rung for rung in result.rungs if rung.is_held_out]
-    assert largest.name == "w64/120" and len(result.rungs) == 9
+    assert largest.name == LARGEST and len(result.rungs) == 9
     assert abs(largest.error) < 0.05
     assert result.alpha.value > 0 and result.beta.value > 0
 
 
 def test_each_size_is_trained_once(finished):
     law, prefix = finished
-    records = Records(open_store(prefix))
-    stable = [step for step in Graph([law]).steps if re.fullmatch(r"w\d+", step.name)]
-    assert [step.config.until_step for step in stable] == [96, 96, 96]
-    for step in stable:
-        assert {at for at in (24, 48, 96) if records.find(f"{step.digest}@{at}") is not None} == {24, 48, 96}
-    check_message(ladder.savings(Graph([law])))
+    records, graph = Records(open_store(prefix)), Graph([law])
+    for width in SMALL.widths:
+        lengths = [SMALL.num_steps(width, multiple) for multiple in SMALL.tokens_per_parameter]
+        starts = [SMALL.cooldown_start(length) for length in lengths]
+        stable, *cooldowns = [step for step in graph.steps if step.name.split("/")[0] == f"w{width}"]
+        assert stable.config.until_step == starts[-1]
+        assert [(step.config.begin_step, step.config.until_step) for step in cooldowns] == [
+            *zip(starts, lengths, strict=True)
+        ]
+        assert all(records.find(f"{stable.digest}@{at}") is not None for at in starts)
+    check_message(ladder.savings(graph))
 
 
 def test_models_and_rates_follow_from_the_width():
