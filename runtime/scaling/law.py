@@ -25,8 +25,10 @@ MIN_EXPONENT, MAX_EXPONENT = 1e-3, 3.0
 MIN_LOG_SHARE = -12.0
 """Least logarithm of E as a share of the median loss: E may be 0, and its logarithm must stay finite."""
 NUM_COEFFICIENTS = 5
+MIN_VALUES = 3
+"""Sizes, and lengths, that a law needs."""
 MAX_ITERATIONS = 1_000
-TOLERANCE = 1e-7
+TOLERANCE = 1e-6
 """Largest relative improvement, over `PATIENCE` iterations, of a solution that counts as converged."""
 PATIENCE = 10
 
@@ -191,5 +193,8 @@ def check_rungs(rungs: Sequence[Rung]) -> None:
             f"{len(rungs)} rungs for the {NUM_COEFFICIENTS} coefficients of a law; use at least {NUM_COEFFICIENTS + 1}."
         )
     for axis, values in (("size", {rung.num_parameters for rung in rungs}), ("length", {r.num_tokens for r in rungs})):
-        if len(values) < 2:
-            raise ScalingLawError(f"all {len(rungs)} rungs have the same {axis}; use at least 2 {axis}s.")
+        if len(values) < MIN_VALUES:
+            raise ScalingLawError(
+                f"{len(rungs)} rungs with {len(values)} {axis}s; use at least {MIN_VALUES} {axis}s, since a limit, a "
+                "factor and an exponent pass through any two."
+            )

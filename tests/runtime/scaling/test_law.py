@@ -81,11 +81,11 @@ def test_the_optimum_has_the_least_loss_of_its_budget():
     "rungs",
     [
         ladder()[:5],
-        ladder()[:4] * 2,
+        ladder()[:8],
         [*ladder(), Rung(1e8, 1e9, math.nan)],
         [rung._replace(loss=2 + 0.1 * math.log(rung.num_parameters)) for rung in ladder()],
     ],
-    ids=["as many as coefficients", "one size", "not finite", "larger models are worse"],
+    ids=["as many as coefficients", "two sizes", "not finite", "larger models are worse"],
 )
 def test_rungs_that_determine_no_law_are_refused(rungs):
     with expect_error(ScalingLawError):
