@@ -14,11 +14,11 @@ import pytest
 
 from runtime.data.consumption import SourceUse
 from runtime.report import curve_plots, documents_page, heat_map, pages
+from runtime.report.contents import HeatWindow
 from runtime.report.curve_plots import Line
-from runtime.report.heat_map import HeatWindow
 from runtime.report.markup import marked, printable
 from runtime.report.norm_plots import LayerNorms
-from runtime.report.theme import DARK_FIGURES, MAIN
+from runtime.report.theme import MAIN
 from runtime.tracking.stalls import DataStalls, Stall
 from tests.browser import NEEDS_CHROMIUM, running_browser
 from tests.runtime.report.test_heat_map import fill_in_the_blanks, moment
@@ -224,7 +224,7 @@ def test_figures_and_tips_turn_with_the_colour_scheme(shown):
     colour = "(c => c.value ?? c)(plot.renderers[0].glyph.line_color)"
     assert plots(shown, LOSS, colour) == MAIN
     shown.emulate_media(color_scheme="dark")
-    until(shown, lambda: plots(shown, LOSS, colour) == DARK_FIGURES[MAIN])
+    until(shown, lambda: plots(shown, LOSS, colour) == "#5db4f0")
     shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, canvas["y"] + canvas["height"] * 0.5)
     tip = shown.locator(".bk-Tooltip", has_text="phoenix").first
     tip.wait_for(timeout=5_000)
