@@ -48,7 +48,8 @@ def _environment() -> jinja2.Environment:
 
 def macro(template: str, name: str, *arguments: Any, **keywords: Any) -> Markup:
     """Return what a macro of a template makes."""
-    made = getattr(_environment().get_template(template).module, name)(*arguments, **keywords)
+    environment = _environment()
+    made = environment.getattr(environment.get_template(template).module, name)(*arguments, **keywords)
     return Markup(made.strip())
 
 
