@@ -43,7 +43,8 @@ class RunPage(PageContent):
         self.style = source("style.css")
         self.scripts = (*figure_scripts(), source("documents.js"), source("batch.js"))
         shown = macro("live.html", "curves", curves(lines, end=1.0, is_live=True)) if lines else ""
-        self.markup = shown + macro("documents.html", "live", self._documents.steps)
+        # Plain text: the server joins it with its own, which a Markup would escape.
+        self.markup = f"{shown}{macro('documents.html', 'live', self._documents.steps)}"
         self._lock = threading.Lock()
         self._looked = -LOOK_SECONDS
         self._lines: list[Line] = []
