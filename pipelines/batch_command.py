@@ -22,7 +22,7 @@ from steps.phase_config import TrainPhaseConfig
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from runtime.report.heat_map import HeatWindow
+    from runtime.report.contents import HeatWindow
 
 ROWS = 8
 """Rows that are shown without `--rows`."""

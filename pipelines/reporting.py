@@ -12,11 +12,11 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step, StepKind
 from pipelines.phases import main_line_of, parents_of, phases_in, run_phases_in
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
-from runtime.report.recipe import Change, Node, described
+from runtime.report.recipe import Change, described
 from steps.ema_eval import ema_eval
 from steps.hf_export import hf_export
 from steps.joined_scores import SCORING_KINDS, whole_scores
-from steps.phase_config import TrainPhaseConfig, chosen_settings
+from steps.phase_config import chosen_settings
 from steps.phase_timeline import changes
 from steps.report import report
 from steps.report_config import ReportConfig, phase_of
@@ -68,7 +68,6 @@ def report_on(
     scores = _scores_by_export(shown)
     every = _by_phase(dict.fromkeys([*shown, *(step.config.export.step for step in scores.values())]), hf_export)
     exports = {name: step for name, step in every.items() if phase_of(name, phases) in phases}
-    own = Node(name=name, kind="report", inputs=tuple(step.name for step in shown), group=name)
     return report(
         name,
         ReportConfig(
@@ -81,6 +80,8 @@ def report_on(
             forks=dict(forks or {}),
             fork_reasons=dict(fork_reasons or {}),
             mixtures={phase: step.config.mixture for phase, step in phases.items()},
+            learning_rates={phase: step.config.learning_rate for phase, step in phases.items()},
+            untrained={phase: step.config.model for phase, step in phases.items() if step.config.start is None},
             recipe=recipe_of(phases, labels),
             labels=dict(labels),
             evaluations={phase: step for phase, step in evaluations.items() if phase in phases},
@@ -90,7 +91,6 @@ def report_on(
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
             caches=caches,
             tokenizer=next((step.config.tokenizer for step in caches.values() if step.kind is tokenize), None),
-            graph=(*nodes_of(graph), own),
         ),
     )
 
@@ -182,20 +182,6 @@ def stages_of(documents: Step) -> dict[str, Step]:
         seen[stage] += 1
         found[stage if seen[stage] == 1 else f"{stage} {seen[stage]}"] = step
     return found
-
-
-def nodes_of(graph: Graph) -> tuple[Node, ...]:
-    """Return every step of a graph, inputs first.
-
-    A step called "kind/source" or "kind/phase" is drawn in the row of that source or phase. Phases, whose whole name is
-    one name, and all other steps are drawn in a row of their own name.
-    """
-    nodes = []
-    for step in graph.steps:
-        group = step.name if isinstance(step.config, TrainPhaseConfig) else step.name.partition("/")[2] or step.name
-        inputs = tuple(dict.fromkeys(item.step.name for _, item in step.inputs))
-        nodes.append(Node(name=step.name, kind=step.kind.name, inputs=inputs, group=group))
-    return tuple(nodes)
 
 
 def recipe_of(phases: Mapping[str, Step], labels: Mapping[str, str] | None = None) -> dict[str, tuple[Change, ...]]:

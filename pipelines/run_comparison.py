@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from marin_dag.errors import UserError
@@ -68,16 +68,45 @@ class Comparison:
 
 def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
     """Compare at least two finished runs; `others` are searched for runs that differ from one of them by the seed."""
-    records = [_record(run, run.key) for run in runs]
-    repeats = [_repeats(run, record, others) for run, record in zip(runs, records, strict=True)]
-    evaluations = [_record(run, run.evaluation) if run.evaluation else None for run in runs]
+    return next(comparisons(runs, others))
+
+
+def comparisons(runs: Sequence[Run], others: Iterable[Run]) -> Iterator[Comparison]:
+    """Yield a comparison of all runs with each of them, which it has first; the others keep their order."""
+    others = list(others)
+    read = [_read(run, others) for run in runs]
+    for first in read:
+        yield _comparison([first, *(each for each in read if each is not first)])
+
+
+class _ReadRun(NamedTuple):
+    """A run with what comparisons need of the store."""
+
+    run: Run
+    record: Record
+    repeats: list[float]
+    """Bits per byte of the run and of the runs that differ from it by nothing but the seed."""
+    evaluation: Record | None
+    losses: "Losses | None"
+
+
+def _read(run: Run, others: Iterable[Run]) -> _ReadRun:
+    record = _record(run, run.key)
+    evaluation = _record(run, run.evaluation) if run.evaluation else None
+    shown = None if evaluation is None else evaluated_weights(evaluation)
+    losses = None if evaluation is None or shown is None else _losses(run, evaluation, shown[1])
+    return _ReadRun(run, record, _repeats(run, record, others), evaluation, losses)
+
+
+def _comparison(read: Sequence[_ReadRun]) -> Comparison:
+    runs, evaluations = [each.run for each in read], [each.evaluation for each in read]
     measures = [_measure("train loss", [run.loss for run in runs])]
     if any(evaluations):
-        measures += _bits_per_byte(runs, evaluations, repeats)
+        measures += _bits_per_byte(read)
     for task in dict.fromkeys(task for run in runs for task in run.scores):
         values, errors = zip(*(run.scores.get(task, (None, None)) for run in runs), strict=True)
         measures.append(_measure(task, values, functools.partial(_joint, errors)))
-    return Comparison(tuple(runs), _settings(records), tuple(measures), _other_text(evaluations))
+    return Comparison(tuple(runs), _settings([each.record for each in read]), tuple(measures), _other_text(evaluations))
 
 
 def lines_of(runs: Sequence[Run]) -> "list[Line]":
@@ -160,27 +189,21 @@ def _repeats(run: Run, record: Record, others: Iterable[Run]) -> list[float]:
     return [value for value in found if value is not None]
 
 
-def _bits_per_byte(
-    runs: Sequence[Run], evaluations: Sequence[Record | None], repeats: Sequence[Sequence[float]]
-) -> list[Measure]:
+def _bits_per_byte(read: Sequence[_ReadRun]) -> list[Measure]:
     """Return the mean over the domains that all evaluated runs share, and each of these domains."""
-    shown = [None if record is None else evaluated_weights(record) for record in evaluations]
+    shown = [None if each.evaluation is None else evaluated_weights(each.evaluation) for each in read]
     by_domain = [{} if each is None else each[2] for each in shown]
     shared = set.intersection(*(set(values) for values in by_domain if values))
     domains = [domain for domain in next(filter(None, by_domain)) if domain in shared]
     if not domains:
         return []
-    losses = [
-        None if record is None or each is None else _losses(run, record, each[1])
-        for run, record, each in zip(runs, evaluations, shown, strict=True)
-    ]
 
     def differ(index: int, value: float) -> RunDifference:
-        several = [values for values in (repeats[0], repeats[index]) if len(values) > 1]
+        several = [values for values in (read[0].repeats, read[index].repeats) if len(values) > 1]
         if several:
             variance = statistics.fmean(statistics.variance(values) for values in several)
             return RunDifference(value, math.sqrt(2 * variance), SEEDS, sum(len(values) - 1 for values in several))
-        error = _error_of_windows(evaluations[0], losses[0], losses[index], domains)
+        error = _error_of_windows(read[0].evaluation, read[0].losses, read[index].losses, domains)
         return RunDifference(value) if error is None else RunDifference(value, error.value, WINDOWS, error.degrees)
 
     means = [statistics.fmean(values[domain] for domain in domains) if values else None for values in by_domain]

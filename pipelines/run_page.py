@@ -19,11 +19,9 @@ from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
 from pipelines.stalls_command import alarms_in, event_reader, stalls_of
-from runtime.report import batch_page, documents_page
 from runtime.report.curve_plots import Line, curves, thinned
-from runtime.report.document import figure_scripts
+from runtime.report.html import figure_scripts, macro, source
 from runtime.report.pages import stalls_page, texts_page
-from runtime.report.theme import STYLE
 from steps.report_config import ReportConfig
 from steps.report_contents import texts_of
 from steps.sample import SampleConfig, SampleResult
@@ -31,15 +29,10 @@ from steps.sample import SampleConfig, SampleResult
 LOOK_SECONDS = 4.0
 """The store is read this often, however many pages are open."""
 MOST_ALARMS = 20
-CURVES = """<h2>Curves</h2><p>Bits per byte are those that a phase measured while it trained, the mean of its own \
-sources. The report and <code>runs</code> have those of ema_eval, the mean of all held-out domains.</p>"""
 
 
 class RunPage(PageContent):
     """Curves, alarms and views of one graph; several threads may call the methods."""
-
-    style = STYLE
-    scripts = (*figure_scripts(), documents_page.SCRIPT, batch_page.SCRIPT)
 
     def __init__(self, session: Session, graph: Graph) -> None:
         self._session, self._graph = session, graph
@@ -47,8 +40,11 @@ class RunPage(PageContent):
         lines = [line for phase in self._phases for line in phase.lines()]
         self._documents = LiveDocuments(session.store, graph)
         self._batches = LiveBatches(session, self._phases)
-        shown = f"{CURVES}{curves(lines, end=1.0, is_live=True)}{batch_page.PLACES}" if lines else ""
-        self.markup = shown + documents_page.live_browser(self._documents.steps)
+        self.style = source("style.css")
+        self.scripts = (*figure_scripts(), source("documents.js"), source("batch.js"))
+        shown = macro("live.html", "curves", curves(lines, end=1.0, is_live=True)) if lines else ""
+        # Plain text: the server joins it with its own, which a Markup would escape.
+        self.markup = f"{shown}{macro('documents.html', 'live', self._documents.steps)}"
         self._lock = threading.Lock()
         self._looked = -LOOK_SECONDS
         self._lines: list[Line] = []

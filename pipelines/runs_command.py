@@ -7,23 +7,22 @@ import json
 import math
 import re
 import textwrap
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.quantities import counted
-from pipelines.comparison_table import comparison_content, comparison_notes, comparison_rows, rendered_comparison
+from pipelines.comparison_table import comparison_content, rendered_comparison
 from pipelines.output import aligned, check_writable, write_page
-from pipelines.run_comparison import Comparison, compare, lines_of
+from pipelines.run_comparison import Comparison, compare
 from pipelines.runs import Run, read_runs
 
 SCHEMA = "marin_dag.runs/1"
 SINCE = re.compile(r"(\d+)([dhm])")
 UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 SORTED_BY = ("finished", "tokens", "loss", "bits_per_byte", "hours", "name")
-MOST_CHANGES, WIDTH_OF_A_CHANGE, MOST_CHARACTERS = 3, 90, 2_000
+MOST_CHANGES, WIDTH_OF_A_CHANGE = 3, 90
 NONE = "-"
 BITS_NOTE = "bits/byte: the mean over the held-out domains of ema_eval, of EMA weights where a run keeps them"
 
@@ -55,8 +54,23 @@ def _runs(session: Session) -> int:
     else:
         print(rendered_comparison(comparison))
     if parsed.page is not None:
-        write_page("--page", parsed.page, page(f"Runs of {session.pipeline}", runs, prices, comparison))
+        chosen = comparison.runs if comparison is not None else ()
+        write_page("--page", parsed.page, _page(f"Runs of {session.pipeline}", runs, every, prices, chosen))
     return NOTHING_WOULD_RUN
+
+
+def _page(
+    title: str, runs: Sequence[Run], every: Sequence[Run], prices: Mapping[str, float], chosen: Sequence[Run]
+) -> str:
+    from pipelines.runs_page import page  # needs Bokeh, which the table does not
+
+    tasks = _tasks(runs)
+    headings = [*_headings(tasks, prices), "#attempts", "device", "commit", "prefix", "changed"]
+    rows = [
+        [*_row(run, tasks, prices), str(run.attempts), run.device, run.commit, run.prefix, _changes(run)]
+        for run in runs
+    ]
+    return page(title, BITS_NOTE, runs, every, headings, rows, chosen)
 
 
 def _prices(given: Sequence[tuple[str, float]], runs: Sequence[Run]) -> dict[str, float]:
@@ -155,39 +169,6 @@ def _tasks(runs: Sequence[Run]) -> list[str]:
     return sorted({task for run in runs for task in run.scores})
 
 
-def page(
-    title: str,
-    runs: Sequence[Run],
-    prices: Mapping[str, float] = types.MappingProxyType({}),
-    comparison: Comparison | None = None,
-) -> str:
-    """Return the table as a page, below a comparison with its curves if there is one."""
-    from runtime.report.document import document
-    from runtime.report.markup import element, table
-
-    tasks = _tasks(runs)
-    headings = [*_headings(tasks, prices), "#attempts", "device", "commit", "prefix", "changed"]
-    rows = [
-        [*_row(run, tasks, prices), str(run.attempts), run.device, run.commit, run.prefix, _changes(run)]
-        for run in runs
-    ]
-    lead = f"{counted(len(runs), 'run')}, read from the records of the prefixes; {BITS_NOTE}."
-    if comparison is None:
-        return document(title, lead, table(headings, rows, "Runs"), scripts=())
-    from runtime.report.curve_plots import curves
-
-    (_, *names), *compared = comparison_rows(comparison, MOST_CHARACTERS)
-    lines = lines_of(comparison.runs)
-    shown = [
-        element("h2", "Settings, figures and scores"),
-        table(["", *names], compared, "; ".join(comparison_notes(comparison)), class_="recipe"),
-        element("h2", "Curves"),
-        curves(lines, end=1.01 * max(float(line.tokens[-1]) for line in lines)),
-        element("h2", "All runs of the table"),
-    ]
-    return document(title, lead, *shown, table(headings, rows, "Runs"))
-
-
 def _price(text: str) -> tuple[str, float]:
     machine, _, price = text.rpartition("=")
     try:
@@ -216,9 +197,9 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--scores", action="store_true", help="(runs) show the scores of lm-eval too")
     price = "(runs) show costs, at this price of an hour of a machine; repeatable"
     parser.add_argument("--price", metavar="MACHINE=N", type=_price, action="append", default=[], help=price)
-    compare = "(runs) compare the finished runs with the first: settings, figures, scores; with --page also curves"
+    compare = "(runs) compare the finished runs with the first: settings, figures, scores; with --page, choose them"
     parser.add_argument("--compare", action="store_true", help=compare)
-    parser.add_argument("--page", metavar="FILE.html", help="(runs) draw the table too")
+    parser.add_argument("--page", metavar="FILE.html", help="(runs) draw the table too: sort, filter, compare")
 
 
 COMMAND = Command(

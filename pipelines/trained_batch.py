@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runtime.data.loader import LoadedBatch, Loader
     from runtime.data.order import RowLocations
     from runtime.data.sampler import DataPosition
-    from runtime.report.heat_map import HeatWindow
+    from runtime.report.contents import HeatWindow
 
 
 class Row(NamedTuple):

@@ -13,7 +13,7 @@ class ReportResult(BaseModel, frozen=True, extra="forbid"):
     """File, relative to the step's output."""
 
 
-@step(policy="tracked", packages=("bokeh", "numpy", "pyarrow", "tokenizers"))
+@step(policy="tracked", packages=("bokeh", "jinja2", "numpy", "pyarrow", "tokenizers"))
 def report(config: ReportConfig, context: StepContext) -> ReportResult:
     """Write the page, which holds no time, host or path: the same results give the same bytes."""
     import fsspec

@@ -6,7 +6,9 @@ from pydantic import BaseModel, Field
 
 from marin_dag.graph.step import Input
 from runtime.data.mixture import MixtureSchedule
-from runtime.report.recipe import Change, Node
+from runtime.model.architectures import AnyModelConfig
+from runtime.optim.schedule import Schedule
+from runtime.report.recipe import Change
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult
 from steps.hf_export import HfExportResult
@@ -36,6 +38,10 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     labels: dict[str, str] = {}
     """Source -> what to call it, where mixtures and caches do not name it as a person does."""
     mixtures: dict[str, MixtureSchedule]
+    learning_rates: dict[str, Schedule] = {}
+    """Phase -> its schedule, whose jumps reset the levels of monitors, as segments of the mixture do."""
+    untrained: dict[str, AnyModelConfig] = {}
+    """Phase that starts from scratch -> its model, whose first loss is known before it trains."""
     recipe: dict[str, tuple[Change, ...]]
     evaluations: dict[str, Input[EmaEvalResult]]
     texts: dict[str, Input[SampleResult]] = {}
@@ -48,8 +54,6 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     caches: dict[str, Input[TokenizeResult]]
     tokenizer: Input[TokenizerResult] | None = None
     """Tokenizer of the caches, for the heat map; None leaves it out."""
-    graph: tuple[Node, ...]
-    """Each after its inputs."""
     samples_per_reason: int = Field(default=3, ge=0)
     """Dropped documents shown for each source, stage and reason."""
 

@@ -14,12 +14,15 @@ from runtime.data.consumption import Consumption, MixtureFinding, PhaseDraws, So
 from runtime.evaluation.stored_predictions import PREDICTIONS_FILE, read_predictions
 from runtime.evaluation.window_noise import window_losses
 from runtime.optim.ema import HOT
+from runtime.optim.schedule import WsdS
 from runtime.report import readings
 from runtime.report.contents import (
     Cache,
     Evaluation,
     Export,
+    HeatWindow,
     Phase,
+    PhaseAlarm,
     PhaseText,
     Report,
     Score,
@@ -28,8 +31,9 @@ from runtime.report.contents import (
     WindowLosses,
     name_of_weights,
 )
-from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, HeatWindow, tokens_shown
+from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, tokens_shown
 from runtime.report.readings import DrawLog, PhaseLog
+from runtime.training.figure_checks import first_loss_of
 from steps.decontaminate import DecontaminateResult
 from steps.ema_eval import EmaEvalResult
 from steps.filter import FilterResult
@@ -67,9 +71,9 @@ def contents_of(config: ReportConfig) -> Report:
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
         stages=_stages(config),
         caches=_caches(config),
-        graph=config.graph,
         consumption=_consumption(config, phases, logs, draws) if config.caches else None,
         source_curves=_source_curves(config),
+        alarms=tuple(alarm for phase in phases if phase.same_as is None for alarm in _alarms(config, phase)),
         final_loss_steps=FINAL_LOSS_STEPS,
         moments=tuple(name_of_weights(name, _weights(config.evaluations[name].result)) for name in shown),
         windows=_windows(config, [predictions[name] for name in shown]),
@@ -93,6 +97,19 @@ def _source_curves(config: ReportConfig) -> tuple[SourceCurve, ...]:
     last = config.phases[config.main_line[-1]]
     curves = readings.read_source_curves(last.join(last.result.source_losses))
     return tuple(sorted((_renamed(config, curve) for curve in curves), key=lambda curve: curve.source))
+
+
+def _alarms(config: ReportConfig, phase: Phase) -> tuple[PhaseAlarm, ...]:
+    result, mixture = config.phases[phase.name], config.mixtures.get(phase.name)
+    rate, model = config.learning_rates.get(phase.name), config.untrained.get(phase.name)
+    resets = {segment.start_step for segment in mixture.segments} if mixture else set()
+    return readings.read_alarms(
+        result.join(result.result.metrics),
+        phase.name,
+        begin_step=phase.start_step,
+        resets_at=lambda step: step in resets or (isinstance(rate, WsdS) and rate.jumps_at(step)),
+        first_loss=None if model is None else first_loss_of(model),
+    )
 
 
 def _caches(config: ReportConfig) -> tuple[Cache, ...]:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,6 +121,18 @@ def test_no_module_has_a_vague_name() -> None:
 
 def test_files_that_run_first_are_there() -> None:
     assert [file for file in LONGEST_FILES if not (ROOT / file).is_file()] == []
+
+
+def test_a_wheel_holds_every_file_beside_the_code() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    held = {
+        path
+        for name, globs in patterns.items()
+        for each in globs
+        for path in (ROOT / name.replace(".", "/")).glob(each)
+    }
+    files = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
+    assert {path for path in files if path.suffix not in (".py", ".pyc")} == held
 
 
 @pytest.mark.parametrize("package", PACKAGES)

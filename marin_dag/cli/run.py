@@ -211,6 +211,8 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     _print_warnings(run.warned, session.store)
     is_whole = code == 0 and not plan.blocked and not run.was_interrupted
     if is_whole:
+        if run.warned:  # without a heading the results would read as further warnings
+            print("Results:")
         _print_results(session, plan, seconds)
     _after_run(session, plan)
     if is_whole or run.was_interrupted:

@@ -1,17 +1,21 @@
 """Contents of the report as plain values, without engine or files; a value that is not finite is refused."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float32, Int32
 
-from runtime.data.consumption import Consumption
+from runtime.data.consumption import Consumption, SourceUse
 from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import HOT, Ema
-from runtime.report.heat_map import HeatWindow
-from runtime.report.recipe import Change, Node
+from runtime.report.recipe import Change
+
+EASY_NATS = 0.05
+"""Median loss of a window below which its text, or its template, may have been trained on."""
 
 
 def _check_finite(where: str, value: float, cure: str) -> None:
@@ -170,6 +174,21 @@ class SourceCurve:
 
 
 @dataclasses.dataclass(frozen=True)
+class PhaseAlarm:
+    """An alarm of a monitor about a training step of a phase."""
+
+    phase: str
+    step: int
+    tokens: int
+    """Consumed tokens since the start of the run."""
+    monitor: str
+    figure: float
+    limit: float
+    has_recovered: bool
+    """Whether the loss came back within the steps after it."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Sample:
     """A dropped document. All three texts are untrusted."""
 
@@ -238,6 +257,62 @@ class PhaseText:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Moment:
+    """The predictions of a window's tokens by one set of weights; NaN and -1 where a token is not predicted."""
+
+    log_prob: Float32[np.ndarray, "token"]
+    """Natural logarithm."""
+    rank: Int32[np.ndarray, "token"]
+    entropy: Float32[np.ndarray, "token"]
+    likely: Sequence[Sequence[str]]
+    """Texts of the likeliest tokens, for each token that a page shows."""
+    likely_log_prob: Float32[np.ndarray, "shown likely"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeatWindow:
+    """A window of held-out text."""
+
+    domain: str
+    digest: str
+    texts: Sequence[str]
+    """Text of each token."""
+    moments: Sequence[Moment | None]
+    """Predictions at each moment of the page; None where there are none."""
+
+    @property
+    def newest(self) -> Moment:
+        """The last moment with predictions."""
+        return next(moment for moment in reversed(self.moments) if moment is not None)
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the window is as easy as text that was trained on, if only outside a few blanks."""
+        return float(-np.nanmedian(self.newest.log_prob)) < EASY_NATS
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of the predicted tokens at the newest moment, in nats."""
+        return float(-np.nanmean(self.newest.log_prob))
+
+    @property
+    def share_right(self) -> float:
+        """Share of the predicted tokens that were the likeliest, at the newest moment."""
+        rank = self.newest.rank
+        return float((rank[rank >= 0] == 0).mean())
+
+    @property
+    def greatest_loss(self) -> float:
+        """Loss of the hardest token at the newest moment, in nats."""
+        return float(-np.nanmin(self.newest.log_prob))
+
+    @property
+    def hardest_token(self) -> str:
+        """The hardest token in quotes, with escapes for what is invisible."""
+        return json.dumps(self.texts[int(np.nanargmin(self.newest.log_prob))], ensure_ascii=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Report:
     """Everything on the page. `phases` are in order of the main line, each branch after the phase it leaves."""
 
@@ -252,11 +327,12 @@ class Report:
     scores: tuple[Score, ...] = ()
     stages: tuple[Stage, ...] = ()
     caches: tuple[Cache, ...] = ()
-    graph: tuple[Node, ...] = ()
     consumption: Consumption | None = None
     """Tokens that each phase takes from each source, since the start of the run."""
     source_curves: tuple[SourceCurve, ...] = ()
     """Curves of the main line."""
+    alarms: tuple[PhaseAlarm, ...] = ()
+    """Alarms of the phases in their order, those of machines left out: they differ between equal runs."""
     final_loss_steps: int = 1
     """Number of training steps that a final loss is the mean of."""
     texts: tuple[PhaseText, ...] = ()
@@ -276,15 +352,24 @@ class Report:
         return tuple(phase for phase in self.phases if not phase.is_main)
 
     @property
+    def forks(self) -> list[tuple[Phase, Phase]]:
+        """Phases made on the command line, each with the phase that it repeats with other settings."""
+        by_name = {phase.name: phase for phase in self.phases}
+        return [(phase, by_name[phase.fork_of]) for phase in self.phases if phase.fork_of is not None]
+
+    @property
+    def uses(self) -> dict[tuple[str, str], SourceUse]:
+        """What each phase took of each source, by source and phase."""
+        return {} if self.consumption is None else {(use.source, use.phase): use for use in self.consumption.uses}
+
+    @property
     def domains(self) -> tuple[str, ...]:
         """Held-out domains of all evaluations, sorted."""
         return tuple(sorted({domain for evaluation in self.evaluations for domain in evaluation.hot}))
 
-    @property
-    def final_evaluation(self) -> Evaluation | None:
-        """Evaluation of the final phase, if there is one."""
-        final = self.main_line[-1].name
-        return next((item for item in self.evaluations if item.phase == final), None)
+    def evaluation_of(self, phase: Phase) -> Evaluation | None:
+        """Return the evaluation of a phase, if there is one."""
+        return next((item for item in self.evaluations if item.phase == phase.name), None)
 
     @property
     def final_scores(self) -> list[Score]:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from bokeh.models import Range1d
+from markupsafe import Markup
 
-from runtime.report.document import document, figure
-from runtime.report.markup import Markup
+from runtime.report.figure import figure
+from runtime.report.html import document
 from runtime.report.norm_plots import LayerNorms, norm_maps
 from runtime.report.panel import (
     MAIN_LINE,
@@ -64,7 +65,7 @@ def page(title: str, lines: Sequence[Line], norms: Sequence[LayerNorms], notes: 
     """Return the whole page of the curves, with gradient norms by layer if there are any."""
     end = max((float(line.tokens[-1]) for line in lines if len(line.tokens)), default=1.0)
     lead = f"Up to {tokens_label(end)} tokens."
-    return document(title, lead, curves(lines, end=1.01 * end), *norm_maps(norms), notes=notes)
+    return document(title, lead, curves(lines, end=1.01 * end), norm_maps(norms), notes=notes)
 
 
 def curves(lines: Sequence[Line], *, end: float, is_live: bool = False) -> Markup:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from bokeh.models import Range1d
 from jaxtyping import Float64, Int64
+from markupsafe import Markup
 
-from runtime.report.document import figure
-from runtime.report.markup import Markup, element, joined
+from runtime.report.figure import figure
+from runtime.report.html import macro
 from runtime.report.panel import Panel
 from runtime.report.recipe import counted
 from runtime.report.theme import DIVERGING
@@ -21,13 +22,6 @@ _MOST_TIMES = 4.0
 """Times its median, or one of that many parts of it, at which the colours end."""
 FEWEST_STEPS = 4
 """Least number of recorded steps of a phase; a median of fewer says little."""
-CAPTION = (
-    "A row for each layer, the first at the top, then one for each tensor that belongs to none; from left to right the "
-    "training steps with recorded norms. Colour: the norm of the row's gradient before clipping, against the median of "
-    "the same row in the same phase. Blue is a quarter or less, orange four times or more; a norm that is not finite, "
-    "or a median of 0, has the colour of the text. Where there are more steps than columns, a column has the one "
-    "furthest from it."
-)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,10 +62,9 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
     return LayerNorms(phase, names, np.array(recorded, np.int64), np.array(norms).reshape(len(order), len(recorded)))
 
 
-def norm_maps(phases: Sequence[LayerNorms]) -> list[Markup]:
+def norm_maps(phases: Sequence[LayerNorms]) -> Markup:
     """Return a heat map for each phase, with an explanation; nothing without phases."""
-    maps = [joined([element("h3", norms.phase), heat_map(norms)]) for norms in phases]
-    return [element("h2", "Gradient norms by layer"), element("p", CAPTION), *maps] if maps else []
+    return macro("figure.html", "norm_maps", [(norms.phase, heat_map(norms)) for norms in phases])
 
 
 def heat_map(norms: LayerNorms) -> Markup:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from runtime.data.consumption import SourceUse
 from runtime.report.contents import Phase, PhaseText, Report
-from runtime.report.document import document, figure
-from runtime.report.markup import element, table
+from runtime.report.figure import figure
+from runtime.report.html import document, macro, table
 from runtime.report.panel import Piece, series_of, stacked_bars
 from runtime.report.recipe import counted, side_branches, tokens_label
 from runtime.report.run_plots import timeline
-from runtime.report.tables import side_by_side
 from runtime.tracking.stalls import SECONDS_HEADINGS, STALLS_HEADINGS, DataStalls, seconds_rows, stalls_rows
 
 _TIMELINE = (
@@ -33,13 +32,12 @@ def timeline_page(title: str, phases: Sequence[Phase], words: str) -> str:
         f"{len(report.main_line)} phases, {last.step:,} steps, {tokens_label(last.consumed_tokens)} tokens, "
         f"and {side_branches(num_trainings, len(report.branches))}."
     )
-    text = element("div", element("pre", words), class_="scroll words", tabindex="0")
-    return document(title, lead, *timeline(report, _TIMELINE), text)
+    return document(title, lead, *timeline(report, _TIMELINE), macro("figure.html", "words", words))
 
 
 def texts_page(title: str, texts: Sequence[PhaseText]) -> str:
     """Return the texts of the phases side by side."""
-    return document(title, "Texts of the phases that are done.", *side_by_side(texts), scripts=())
+    return document(title, "Texts of the phases that are done.", macro("tables.html", "texts", texts), scripts=())
 
 
 def mix_page(title: str, uses: Sequence[SourceUse], labels: Mapping[str, str]) -> str:
@@ -88,6 +86,6 @@ def stalls_page(title: str, phases: Sequence[DataStalls], notes: Sequence[str] =
         figure([stacked_bars("seconds waited for data", pieces, series, x_format="0.[00]")], _STALLS, legend=series),
         table(SECONDS_HEADINGS, seconds_rows(phases), "Data stalls by phase", class_="wrap"),
         table(STALLS_HEADINGS, stalls_rows(phases), "Stalls of more than a second, by their main cause", grouped=1)
-        or element("p", "No stall was longer than a second."),
+        or "No stall was longer than a second.",
         notes=notes,
     )

@@ -12,10 +12,13 @@ from tokenizers import Tokenizer
 
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.token_bytes import token_texts
-from runtime.report.contents import Curve, MixtureSpan, Sample, SourceCurve
-from runtime.report.heat_map import HeatWindow, Moment
+from runtime.report.contents import Curve, HeatWindow, MixtureSpan, Moment, PhaseAlarm, Sample, SourceCurve
 from runtime.tables.parquet_bytes import from_parquet, read_parts, with_columns
 from runtime.text import drops
+from runtime.tracking.metrics import MetricsTable
+from runtime.training.figure_checks import FirstLoss
+from runtime.training.monitors import CONFIRMED_STEPS, Monitors
+from runtime.training.observer import Alarm
 
 _EXCERPT_CHARACTERS = 600
 
@@ -63,6 +66,37 @@ def read_log(path: str) -> PhaseLog:
     """Return the rows of a `metrics.parquet`."""
     table = read_columns(path, PhaseLog._fields)
     return PhaseLog(*(table.column(name).to_numpy() for name in PhaseLog._fields))
+
+
+def read_alarms(
+    path: str, phase: str, *, begin_step: int, resets_at: Callable[[int], bool], first_loss: FirstLoss | None
+) -> tuple[PhaseAlarm, ...]:
+    """Return the alarms that monitors raise about a phase, read off its `metrics.parquet`.
+
+    Args:
+        path: of the table, which goes back to the start of the run.
+        phase: its name.
+        begin_step: training steps finished before its first one.
+        resets_at: whether levels reset with the training step after so many finished ones.
+        first_loss: what is expected of an untrained model; None for trained weights.
+    """
+    table = MetricsTable.from_parquet(*read_parts(path), file=path)
+    monitors = Monitors(lambda step: step <= begin_step or resets_at(step), first_loss=first_loss)
+    found: list[tuple[Alarm, int]] = []
+    recovered = []
+    for index in range(max(begin_step - 1, 0), len(table)):
+        row = table[index]
+        found += [(alarm, row.consumed_tokens) for alarm in monitors.observe(row)]
+        recovered += [] if monitors.recovered_step is None else [monitors.recovered_step]
+    return tuple(
+        PhaseAlarm(
+            phase, alarm.step, tokens, alarm.monitor, alarm.figure, alarm.limit,
+            # A spike that raised no alarm itself may have come shortly before one that did.
+            has_recovered=any(0 <= alarm.step - step <= CONFIRMED_STEPS for step in recovered),
+        )
+        for alarm, tokens in found
+        if alarm.step > begin_step
+    )  # fmt: skip
 
 
 WindowTables = Mapping[tuple[str, str], Sequence[pa.Table | None]]

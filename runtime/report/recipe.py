@@ -11,17 +11,6 @@ from runtime.optim.schedule import Constant, Cosine, Linear, Rewarm, WsdS
 
 
 @dataclasses.dataclass(frozen=True)
-class Node:
-    """A step of the graph as the report draws it."""
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    group: str
-    """Its source or its phase; its own name if it stands alone."""
-
-
-@dataclasses.dataclass(frozen=True)
 class Change:
     """A setting that a phase changes against the one it starts from, in words."""
 

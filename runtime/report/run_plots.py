@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from bokeh.models import Range1d
+from markupsafe import Markup
 
 from runtime.optim.ema import HOT
 from runtime.report.contents import Phase, Report, leading
 from runtime.report.curve_plots import BATCH, LOSS, RATE, SOURCE_LOSS, Line, line_panels
-from runtime.report.document import figure
-from runtime.report.markup import Markup
+from runtime.report.figure import figure
 from runtime.report.panel import (
     HATCHES,
     MAIN_LINE,

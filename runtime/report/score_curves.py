@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from bokeh.models import Range1d
+from markupsafe import Markup
 
 from runtime.optim.ema import HOT
-from runtime.report.document import document, figure
-from runtime.report.markup import Markup, known, table
+from runtime.report.figure import figure
+from runtime.report.html import document, table
 from runtime.report.panel import Panel, Series, around, series_of, token_range
 from runtime.report.recipe import counted
 
@@ -51,7 +52,14 @@ def page(title: str, points: Sequence[ScorePoint]) -> str:
     lead = f"{counted(num_measures, 'measure')} of {counted(num_curves, 'set')} of weights, as they train."
     end = max(1, *(point.tokens for point in points))
     rows = [
-        [point.measure, point.curve, f"{point.step:,}", f"{point.tokens:,}", str(point), known(point.chance, ".3f")]
+        [
+            point.measure,
+            point.curve,
+            f"{point.step:,}",
+            f"{point.tokens:,}",
+            str(point),
+            "–" if point.chance is None else f"{point.chance:.3f}",
+        ]
         for point in points
     ]
     headings = ["measure", "phase", "#after step", "#tokens", "#value", "#chance"]

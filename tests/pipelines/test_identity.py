@@ -24,12 +24,19 @@ from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from marin_dag.values.fields import RuntimeField, markers
 from marin_dag.values.reference import Reference
-from pipelines import ladder, online_mixing, score, tootsie, web_corpus
+from pipelines import ladder, merged_cooldown, mixture_search, online_mixing, score, tootsie, web_corpus
 
 ROOT = Path(__file__).parents[2]
 SCALED = ("laptop", "125m", "8b", "corpus")
-PIPELINES = (*SCALED, "ladder", "online_mixing", "web_corpus", "score")
-MODULES = {"ladder": ladder, "online_mixing": online_mixing, "web_corpus": web_corpus, "score": score}
+MODULES = {
+    "ladder": ladder,
+    "merged_cooldown": merged_cooldown,
+    "mixture_search": mixture_search,
+    "online_mixing": online_mixing,
+    "web_corpus": web_corpus,
+    "score": score,
+}
+PIPELINES = (*SCALED, *MODULES)
 MODEL = ["--model", "hub:owner/small@0123456789abcdef", "--tasks", "piqa,arc_easy:5"]
 EXECUTION = {"score": {"files_in_flight", "tokens_per_batch"}}
 """Some of the fields that are execution, by pipeline."""
@@ -51,10 +58,10 @@ def write_corpus(folder: Path) -> str:
 def arguments(pipeline: str, corpus: str) -> argparse.Namespace:
     module = MODULES.get(pipeline, tootsie)
     parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    flags = {"125m": ["--scale", "125m"], "8b": ["--scale", "8b"], "score": MODEL}
-    argv = dict.fromkeys(("laptop", "ladder", "web_corpus"), []) | flags
-    own = vars(parser.parse_args(argv.get(pipeline, ["--corpus", corpus])))
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(parser)
+    argv = {"125m": ["--scale", "125m"], "8b": ["--scale", "8b"], "score": MODEL, "corpus": ["--corpus", corpus]}
+    own = vars(parser.parse_args(argv.get(pipeline, [])))
     return argparse.Namespace(build=module.build, compile=False, json=False, **own)
 
 
@@ -151,7 +158,7 @@ def with_other_execution(value: Any, twisted: list[str]) -> Any:
 
 def test_every_pipeline_that_is_shipped_is_looked_at() -> None:
     recipes = {path.stem for path in (ROOT / "pipelines").glob("*.py") if "__main__" in path.read_text()}
-    assert recipes == {"tootsie", "ladder", "online_mixing", "web_corpus", "score"}
+    assert recipes == {"tootsie", *MODULES}
     corpora = {scale.name: scale.corpus for scale in tootsie.SCALES.values()}
     assert {corpora[name] for name in SCALED if name in corpora} == set(corpora.values())
 

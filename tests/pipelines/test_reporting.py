@@ -2,11 +2,10 @@
 
 from pydantic import BaseModel
 
-from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import StepContext, step
 from pipelines import recipe
 from pipelines.phases import parents_of, phases_in, run_phases_in
-from pipelines.reporting import nodes_of, recipe_of, report_on
+from pipelines.reporting import recipe_of, report_on
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.task import Task
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
@@ -14,7 +13,6 @@ from runtime.model.llama.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, Rewarm, WsdS
 from runtime.report.recipe import described
-from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.hf_export import HfExportConfig, hf_export
 from steps.lm_eval import LmEvalConfig, lm_eval
 from steps.phase_config import TrainPhaseConfig
@@ -59,23 +57,6 @@ def phases():
         acknowledge=("rope",),
     )  # fmt: skip
     return {"kestrel": kestrel, "ocelot": ocelot, "spoonbill": ocelot.then("spoonbill", until_step=130, z_loss=1e-4)}
-
-
-def test_the_graph_names_each_step_once_with_inputs_first():
-    nodes = nodes_of(Graph(phases().values()))
-    assert [(node.name, node.inputs) for node in nodes] == [
-        ("kestrel", ()),
-        ("ocelot", ("kestrel",)),
-        ("spoonbill", ("ocelot",)),
-    ]
-    assert {node.kind for node in nodes} == {"train_phase"}
-
-
-def test_a_phase_with_a_folder_in_its_name_stands_in_one_row_with_its_evaluation():
-    fork = phases()["ocelot"].fork("z_loss/one", z_loss=1e-4)
-    evaluation = ema_eval("ema_eval/z_loss/one", EmaEvalConfig(phase=fork, caches={}, max_tokens_per_domain=1))
-    groups = {node.name: node.group for node in nodes_of(Graph([evaluation]))}
-    assert groups == {"kestrel": "kestrel", "z_loss/one": "z_loss/one", "ema_eval/z_loss/one": "z_loss/one"}
 
 
 def test_parents_are_the_phases_that_a_phase_starts_from():

@@ -25,6 +25,7 @@ from pipelines.scales import LAPTOP
 from runtime.report.curve_plots import LOSS
 from runtime.tables.parquet_bytes import to_parquet
 from runtime.tracking.metrics import MetricsRow, MetricsTable
+from tests.browser import NEEDS_CHROMIUM, running_browser
 from tests.catalogue import check_message
 
 BY_KIND: dict[str, dict[str, Any]] = {
@@ -177,7 +178,8 @@ def test_the_table_and_the_page_show_each_run(tmp_path: Path, graph: Graph, caps
     drawn = tmp_path / "runs.html"
     assert tootsie.main(["runs", "--prefix", str(tmp_path), "--scores", "--page", str(drawn)]) == 0
     check_message(capsys.readouterr().out)
-    assert "piqa" in drawn.read_text() and "<script" not in drawn.read_text()
+    page = drawn.read_text()
+    assert "piqa" in page and "checkbox" not in page, "one run has no other to be compared with"
 
 
 def test_a_prefix_without_runs_and_a_wrong_time_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,6 +267,61 @@ def test_a_fork_is_compared_with_its_base_window_by_window(
     check_message(capsys.readouterr().out)
     assert tootsie.main([*command, "--page", str(drawn)]) == 0
     assert "z_loss" in drawn.read_text() and LOSS in drawn.read_text()
+
+
+@pytest.mark.slow
+@NEEDS_CHROMIUM
+def test_runs_are_sorted_filtered_and_compared_by_clicks(
+    forked: tuple[Path, Step[Any], Step[Any]], graph: Graph, tmp_path: Path
+) -> None:
+    prefix, base, fork = forked
+    table = {"metrics.parquet": metrics(1, 2, 3, 4)}
+    commit(prefix, graph.step("phoenix"), files=table, metrics="metrics.parquet", final_loss=3.0)
+    drawn = tmp_path / "runs.html"
+    assert tootsie.main(["runs", "--prefix", str(prefix), "--page", str(drawn)]) == 0
+    problems: list[str] = []
+    with running_browser() as browser:
+        shown = browser.new_page()
+        shown.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
+        shown.on("pageerror", lambda error: problems.append(str(error)))
+        shown.goto(drawn.as_uri())
+
+        def names() -> list[str]:
+            return [text.strip() for text in shown.locator("#runs tbody tr:visible th").all_inner_texts()]
+
+        heading = shown.locator("#runs thead button", has_text="loss")
+        heading.click()
+        assert names() == ["phoenix", "forked", "starling"], "the losses are 3.0, 3.25 and 3.5"
+        heading.click()
+        assert names() == ["starling", "forked", "phoenix"]
+        bits = shown.locator("#runs thead button", has_text="bits/byte")
+        for _ in range(2):
+            bits.click()
+            assert names()[-1] == "phoenix", "a run without the figure is the last in either direction"
+        shown.locator("#filter").fill("FORK done")
+        assert names() == ["forked"] and shown.locator("#count").inner_text() == "1 of 3"
+        shown.locator("#filter").fill("")
+
+        shown.locator("#runs input[value=starling]").check()
+        assert not shown.locator("#comparison").is_visible(), "one run has nothing to be compared with"
+        shown.locator("#runs input[value=forked]").check()
+        row = shown.locator("#comparison tbody tr", has_text="z_loss")
+        assert row.locator("td").all_inner_texts() == [str(base.config.z_loss), str(fork.config.z_loss)]
+        assert shown.locator("#comparison tbody tr", has_text="until_step").count() == 0, "both end at the same step"
+        mean = shown.locator("#comparison tbody tr", has_text=MEAN).locator("td").all_inner_texts()
+        assert mean[0] == "2.2500" and mean[1].startswith("2.1250 (-0.1250 ±")
+        shown.locator("#comparison .bk-Canvas").first.wait_for(timeout=30_000)
+        chips = shown.locator("#comparison [data-series]:visible")
+        assert chips.all_inner_texts() == ["starling", "forked"] or chips.all_inner_texts() == ["forked", "starling"]
+        visible = (
+            "Bokeh.documents.flatMap(d => d.roots())[0].renderers.filter(r => r.visible).map(r => r.tags[0]).sort()"
+        )
+        assert set(shown.evaluate(visible)) == {"starling", "forked"}, "the curve of the third run is hidden"
+        shown.locator("#runs input[value=phoenix]").check()
+        assert set(shown.evaluate(visible)) == {"starling", "forked", "phoenix"}
+        shown.locator("#runs input[value=starling]").uncheck()
+        assert shown.locator("#comparison thead th").all_inner_texts() == ["", "forked", "phoenix"], "another base"
+    assert problems == []
 
 
 def test_damaged_predictions_are_an_error_that_names_the_file(

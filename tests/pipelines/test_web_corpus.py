@@ -8,6 +8,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from markupsafe import escape
 from rich.console import Console
 
 from marin_dag.graph.graph import Graph
@@ -20,7 +21,6 @@ from marin_dag.store.prefix import open_store
 from marin_dag.values.walk import replace_references
 from pipelines import web_corpus
 from pipelines.reporting import stages_of
-from runtime.report.markup import escaped
 from runtime.report.recipe import bytes_label
 from steps.report import report
 from tests.catalogue import expect_error
@@ -130,7 +130,7 @@ def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_d
     assert f">{edited} documents lost {bytes_label(removed)} and stayed<" in page
     for step in stages.values():
         for reason in found[step.name]["dropped"]:
-            assert escaped(reason) in page
+            assert escape(reason) in page
 
 
 def test_training_starts_while_text_is_tokenized():

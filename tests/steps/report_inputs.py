@@ -10,7 +10,7 @@ from marin_dag.graph.step import Input
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import Ema
-from runtime.report.recipe import Change, Node
+from runtime.report.recipe import Change
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from steps.decontaminate import DecontaminateResult
 from steps.documents import DocumentsResult
@@ -52,6 +52,7 @@ def phase(folder, name, first, last, batch=8, drawn=None, batches=(), skipped=()
         metrics="metrics.parquet", final_loss=5 - 0.01 * last, averages=() if name == "kestrel" else (Ema(0.995),),
     )  # fmt: skip
     found = made(folder, name, result)
+    columns |= {norm: np.ones(len(steps)) for norm in ("grad_norm", "update_norm", "param_norm", "mean_log_normalizer")}
     pq.write_table(pa.table(columns), f"{found.path}/metrics.parquet")
     table = SourceLossesTable()
     ends = [*batches, (last, drawn or {"code": batch // 4, "web": batch - batch // 4})]
@@ -124,12 +125,5 @@ def example(folder, **changes):
         "scores": {"ocelot": made(folder, "lm_eval/ocelot", scores)},
         "sources": {"web": {"filter": filtered, "decontaminate": made(folder, "decontaminate/web", clean)}},
         "caches": {"web": made(folder, "tokenize/web", cache)},
-        "graph": (
-            Node(name="kestrel", kind="train_phase", inputs=(), group="kestrel"),
-            Node(name="ocelot", kind="train_phase", inputs=("kestrel",), group="ocelot"),
-            Node(name="spoonbill", kind="train_phase", inputs=("ocelot",), group="spoonbill"),
-            Node(name="osprey", kind="train_phase", inputs=("ocelot",), group="osprey"),
-            Node(name="report", kind="report", inputs=("spoonbill",), group="report"),
-        ),
     }  # fmt: skip
     return ReportConfig(**{**fields, **changes})

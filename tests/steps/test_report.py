@@ -1,8 +1,11 @@
 """The report step: inputs in, one page out, the same bytes whatever the inputs are called and wherever they lie."""
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
+from marin_dag.code.fingerprint import closure_of
+from runtime.report import html
 from steps.report import report
 from tests.steps.report_inputs import example
 
@@ -29,3 +32,11 @@ def test_the_bytes_do_not_depend_on_where_or_under_which_label_the_inputs_are(tm
     assert made_once == (tmp_path / "two" / first.page).read_bytes()
     assert str(tmp_path).encode() not in made_once
     assert b"label of" not in made_once
+
+
+def test_each_template_counts_in_the_identity_of_a_report():
+    found = closure_of(report.function)
+    folder = Path(html.__file__).parent / "templates"
+    files = {f"<files>.runtime.report.html:runtime/report/templates/{path.name}" for path in folder.iterdir()}
+    assert len(files) > 10 and files <= found.definitions.keys()
+    assert not any("runtime.report" in each for each in found.opaque), "the page hides no code from the analysis"

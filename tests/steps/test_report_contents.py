@@ -167,7 +167,7 @@ def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(
     caches = {name: made(tmp_path, f"tokenize/{name}", example(tmp_path / "other").caches["web"].result.model_copy(
         update={"num_train_tokens": 400 * 256})) for name in ("web", "code")}  # fmt: skip
     fields = {"main_line": ("kestrel",), "parents": {}, "recipe": {}, "exports": {}, "scores": {}, "evaluations": {}}
-    contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches, graph=(), **fields))
+    contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches, **fields))
     found = [(finding.kind, finding.source) for finding in contents.consumption.findings]
     assert found == [("never_drawn", "code")]
 

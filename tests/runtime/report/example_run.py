@@ -16,7 +16,9 @@ from runtime.report.contents import (
     Curve,
     Evaluation,
     Export,
+    HeatWindow,
     MixtureSpan,
+    Moment,
     Phase,
     Report,
     Sample,
@@ -24,8 +26,7 @@ from runtime.report.contents import (
     SourceCurve,
     Stage,
 )
-from runtime.report.heat_map import HeatWindow, Moment
-from runtime.report.recipe import Change, Node
+from runtime.report.recipe import Change
 
 SEQUENCE_LENGTH = 256
 HOSTILE = '</pre></div><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>\u202e\x00 & "quoted"'
@@ -173,33 +174,6 @@ def _stages() -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _graph(phases: tuple[Phase, ...], exports: tuple[Export, ...]) -> tuple[Node, ...]:
-    nodes = [
-        Node("evaluation_items/download", "download", (), "evaluation items"),
-        Node("evaluation_items", "evaluation_items", ("evaluation_items/download",), "evaluation items"),
-    ]
-    sources = (*DOMAINS, "web_high", "web_medium", "web_low")
-    for source in sources:
-        above: tuple[str, ...] = ()
-        for kind in ("download", "extract", "filter", "dedup", "decontaminate"):
-            inputs = (*above, "evaluation_items") if kind == "decontaminate" else above
-            nodes.append(Node(f"{kind}/{source}", kind, inputs, source))
-            above = (f"{kind}/{source}",)
-    nodes.append(Node("tokenizer", "train_tokenizer", tuple(f"decontaminate/{s}" for s in DOMAINS), "tokenizer"))
-    nodes += [Node(f"tokenize/{s}", "tokenize", (f"decontaminate/{s}", "tokenizer"), s) for s in sources]
-    caches = tuple(f"tokenize/{source}" for source in sources)
-    for phase in phases:
-        inputs = (*([phase.parent] if phase.parent else []), *caches)
-        nodes.append(Node(phase.name, "train_phase", inputs, phase.name))
-        nodes.append(Node(f"ema_eval/{phase.name}", "ema_eval", (phase.name, *caches), phase.name))
-    for export in exports:
-        nodes.append(Node(f"hf_export/{export.name}", "hf_export", (export.phase, "tokenizer"), export.phase))
-        inputs = (f"hf_export/{export.name}", "evaluation_items")
-        nodes.append(Node(f"lm_eval/{export.name}", "lm_eval", inputs, export.phase))
-    inputs = tuple(node.name for node in nodes if node.kind in ("ema_eval", "lm_eval"))
-    return (*nodes, Node("report", "report", inputs, "report"))
-
-
 def _source_curves(phases: tuple[Phase, ...]) -> tuple[SourceCurve, ...]:
     """Each source a little above or below the loss of all, the last of them only drawn by the later half."""
     main_line = [phase for phase in phases if phase.is_main]
@@ -244,7 +218,7 @@ def example_report() -> Report:
         "Tootsie, laptop scale",
         "A Llama of 1.1 million parameters, trained through the phases of Tootsie 8B on ten sources of real text.",
         "python pipelines/tootsie.py",
-        phases, _evaluations(phases), exports, _scores(exports), _stages(), caches, _graph(phases, exports),
+        phases, _evaluations(phases), exports, _scores(exports), _stages(), caches,
         source_curves=_source_curves(phases), moments=tuple(phase.name for phase in phases), windows=_windows(phases),
     )  # fmt: skip
 

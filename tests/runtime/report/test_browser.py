@@ -5,6 +5,7 @@ The tests need a browser, which no package of the index carries (Debian's chromi
 
 import contextlib
 import csv
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 
 from runtime.data.consumption import SourceUse
 from runtime.report import curve_plots, documents_page, heat_map, pages
+from runtime.report.contents import HeatWindow, PhaseText, WindowLosses
 from runtime.report.curve_plots import Line
-from runtime.report.heat_map import HeatWindow
 from runtime.report.markup import marked, printable
 from runtime.report.norm_plots import LayerNorms
-from runtime.report.theme import DARK_FIGURES, MAIN
+from runtime.report.page import render
+from runtime.report.recipe import Change
+from runtime.report.theme import MAIN
 from runtime.tracking.stalls import DataStalls, Stall
 from tests.browser import NEEDS_CHROMIUM, running_browser
 from tests.runtime.report.test_heat_map import fill_in_the_blanks, moment
@@ -147,6 +150,45 @@ def test_the_reason_of_a_drop_is_found_by_clicking(shown, report):
     assert reason.locator("pre").first.inner_text().split() == printable(sample.excerpt).split()
 
 
+def test_a_loss_a_fork_and_texts_are_found_by_clicking(report, example, open_page):
+    """A person knows a number of tokens and the name of a fork, and has the page."""
+    forked = example.with_phase(report, "dessert_v3", fork_of="dessert_bad", changes=(Change("z_loss", "0", "1e-4"),))
+    windows = {
+        name: WindowLosses({("web", "a"): (3.0, 100), ("web", "b"): (end, 100)}, {"web": 200}, {"web": 800})
+        for name, end in (("dessert_v3", 9.0), ("dessert_bad", 3.0))
+    }
+    evaluations = tuple(
+        dataclasses.replace(each, windows=windows.get(each.phase, each.windows)) for each in forked.evaluations
+    )
+    texts = tuple(PhaseText(phase.name, "hot", "The sea", f" of {phase.name}", True) for phase in report.main_line[:3])
+    forked = dataclasses.replace(forked, evaluations=evaluations, texts=texts)
+    shown = open_page(render(forked))
+
+    shown.locator("nav a", has_text="Train loss").click()
+    figure = figure_of(shown, "loss")
+    curve = next(phase.curve for phase in report.main_line if phase.name == "phoenix")
+    row = len(curve) // 2
+    tokens, loss = int(curve.consumed_tokens[row]), float(curve.loss[row])
+    place = figure.locator(".panel").first.evaluate(
+        "(panel, [x, y]) => { const view = Bokeh.index.roots.find(each => panel.contains(each.el)), f = view.frame;"
+        "const box = view.canvas_view.el.getBoundingClientRect();"
+        "return [box.left + f.x_scale.compute(x), box.top + f.y_scale.compute(y)] }",
+        [tokens, loss],
+    )
+    shown.mouse.move(*place)
+    tip = shown.locator(".bk-Tooltip", has_text=f"{tokens:,}").first
+    tip.wait_for(timeout=5_000)
+    value = float(re.search(r"value\s*:?\s*([\d.]+)", words_of(tip)).group(1))
+    assert value == pytest.approx(loss, abs=5e-5)
+
+    shown.locator("nav a", has_text="Forks").click()
+    row = shown.locator("section:has(#forks) tbody tr", has_text="dessert_v3")
+    assert row.is_visible() and "z_loss: 1e-4" in row.inner_text() and ", noise" in row.inner_text()
+    shown.locator("nav a", has_text="Texts").click()
+    written = shown.locator("section:has(#texts) .sample").all_inner_texts()
+    assert [text.split()[-1] for text in written] == [phase.name for phase in report.main_line[:3]]
+
+
 def test_an_entry_of_the_legend_hides_and_shows_its_series(shown):
     chip = figure_of(shown, "loss").locator("[data-series=cooldown_v2]")
     visible = "plot.renderers.filter(r => r.tags[0] === 'cooldown_v2').map(r => r.visible)"
@@ -224,7 +266,7 @@ def test_figures_and_tips_turn_with_the_colour_scheme(shown):
     colour = "(c => c.value ?? c)(plot.renderers[0].glyph.line_color)"
     assert plots(shown, LOSS, colour) == MAIN
     shown.emulate_media(color_scheme="dark")
-    until(shown, lambda: plots(shown, LOSS, colour) == DARK_FIGURES[MAIN])
+    until(shown, lambda: plots(shown, LOSS, colour) == "#5db4f0")
     shown.mouse.move(canvas["x"] + canvas["width"] * 0.6, canvas["y"] + canvas["height"] * 0.5)
     tip = shown.locator(".bk-Tooltip", has_text="phoenix").first
     tip.wait_for(timeout=5_000)

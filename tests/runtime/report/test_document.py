@@ -6,7 +6,7 @@ from bokeh.models import Range1d
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.report.document import figure
+from runtime.report.figure import figure
 from runtime.report.panel import (
     Panel,
     Piece,

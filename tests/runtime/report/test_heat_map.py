@@ -6,7 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from runtime.report.heat_map import MOST_CELLS, MOST_CELLS_OF_A_REPORT, HeatWindow, Moment, heat_map, page
+from runtime.report.contents import HeatWindow, Moment
+from runtime.report.heat_map import MOST_CELLS, MOST_CELLS_OF_A_REPORT, heat_map, page
+from runtime.report.html import macro
 
 HOSTILE = "</script><b>\u202e<!--"
 
@@ -102,7 +104,8 @@ def test_a_large_page_is_cut_and_says_so():
 
 def test_the_heat_map_of_a_report_of_25_domains_and_26_phases_keeps_within_its_share():
     windows = [window(f"domain {i}", ["x"] * 50, *[moment([-1.0] * 49)] * 26) for i in range(25)]
-    made = "".join(heat_map([f"phase {i}" for i in range(26)], windows, MOST_CELLS_OF_A_REPORT))
+    shown = heat_map([f"phase {i}" for i in range(26)], windows, MOST_CELLS_OF_A_REPORT)
+    made = macro("heat_map.html", "heat_map", shown)
     assert {len(each["texts"]) for each in data_of(made)["windows"]} == {MOST_CELLS_OF_A_REPORT // (25 * 26)}
     assert len(made) < 1_200_000
 

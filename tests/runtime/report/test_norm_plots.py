@@ -58,7 +58,7 @@ def test_the_greatest_norm_is_in_its_row_and_column_however_many_steps_there_are
 
 
 def test_a_norm_that_is_not_finite_is_seen_and_hostile_names_are_text():
-    made = "".join(norm_maps([NORMS]))
+    made = norm_maps([NORMS])
     assert "<phoenix>" not in made
     (panel,) = panels(made)
     layer = next(mark.data["ratio"][0][0] for mark in panel.marks if mark.name == "layer 1")

@@ -15,19 +15,10 @@ import numpy as np
 import pytest
 
 from runtime.data.consumption import Consumption, MixtureFinding, SourceUse
-from runtime.report.contents import Report, WindowLosses, mean
+from runtime.report.contents import PhaseAlarm, Report, WindowLosses, mean
+from runtime.report.html import macro
 from runtime.report.page import render
 from runtime.report.recipe import Change
-from runtime.report.tables import (
-    domains_table,
-    dropped_details,
-    forks_table,
-    phases_table,
-    recipe_table,
-    rules_table,
-    sources_table,
-    steps_table,
-)
 
 VOID = {"meta", "input"}
 
@@ -66,6 +57,11 @@ def read(page):
     return reader
 
 
+def table_of(name, report):
+    """Return a table of the report, its rows in one line."""
+    return macro("tables.html", name, report).replace("\n", "")
+
+
 def num_scripts(reader):
     """Return the number of scripts that a browser runs; data do not count."""
     return sum(tag == "script" and "type" not in attributes for tag, attributes in reader.tags)
@@ -102,17 +98,23 @@ def test_every_link_leads_to_a_section(page):
     assert set(links) <= keys
 
 
-def test_the_steps_of_a_source_or_phase_stand_together_each_once(report):
-    cells = re.findall(r"<td>([^<]*)</td>", steps_table(report))
-    assert sorted(cells[::2]) == sorted(node.name for node in report.graph)
-    assert cells.index("lm_eval/starling") == cells.index("starling") + 6
-
-
 def test_the_page_prints_the_command_for_data_stalls_and_holds_no_time(page):
     section = page[page.index('id="stalls"') : page.index('id="domains"')]
     assert "python pipelines/tootsie.py stalls" in section and "--page stalls.html" in section
-    assert '<a href="../stalls.html">the data stalls and alarms of this run</a>' in section
+    assert '<a href="../stalls.html">the data stalls of this run, and alarms of its machines</a>' in section
     assert not re.search(r"\d+(\.\d+)? ?(s|ms|seconds)\b", section)
+
+
+def test_alarms_stand_in_the_report_those_that_came_back_too(report):
+    assert "No monitor raised an alarm." in render(report)
+    alarms = (
+        PhaseAlarm("kestrel", 551, 1_500_000, "loss_spike", 11.67, 4.0, True),
+        PhaseAlarm("ocelot", 900, 2_000_000, "creep", 0.5, 0.25, False),
+    )
+    page = render(dataclasses.replace(report, alarms=alarms))
+    section = "".join(read(page[page.index('id="alarms"') : page.index('id="stalls"')]).text)
+    assert section.count("the loss came back") == 1 and section.index("came back") < section.index("ocelot")
+    assert "python pipelines/tootsie.py batch kestrel@551" in section and "1.50M" in section
 
 
 def test_the_policy_of_the_page_allows_its_own_scripts_and_no_other(page):
@@ -136,7 +138,7 @@ def test_hostile_samples_are_shown_and_do_nothing(page, example):
 
 
 def test_hostile_names_are_escaped_wherever_they_stand(report):
-    places = ("title", "introduction", "domain", "source", "phase", "task", "reason", "node")
+    places = ("title", "introduction", "domain", "source", "phase", "task", "reason")
     name = {place: f"<script>alert('{place}')</script>\" onload=\"x" for place in places}
     stage = dataclasses.replace(report.stages[0], source=name["source"], dropped={name["reason"]: 3}, samples=())
     page = render(
@@ -149,7 +151,6 @@ def test_hostile_names_are_escaped_wherever_they_stand(report):
             stages=(stage,),
             scores=(dataclasses.replace(report.scores[0], task=name["task"]),),
             exports=(dataclasses.replace(report.exports[0], phase="kestrel"),),
-            graph=(dataclasses.replace(report.graph[0], name=name["node"], group=name["node"]),),
         )
     )
     reader = read(page)
@@ -185,7 +186,6 @@ def test_a_report_of_one_phase_alone_is_a_page(report, example):
         scores=(),
         stages=(),
         caches=(),
-        graph=(),
     )
     page = render(alone)
     assert read(page).errors == []
@@ -206,7 +206,7 @@ def test_a_command_that_makes_another_page_is_a_line_of_its_own(page, command):
 
 
 def test_the_best_value_of_every_column_is_bold_the_mean_too(report):
-    cells = re.findall(r'<td class="number best">([\d.]+)</td>', domains_table(report))
+    cells = re.findall(r'<td class="number best">([\d.]+)</td>', table_of("domains", report))
     means = [mean(evaluation.best) for evaluation in report.evaluations]
     assert len(cells) == len(report.domains) + 1
     assert f"{min(means):.4f}" in cells
@@ -218,16 +218,16 @@ def test_weights_are_never_bold_beside_an_average_however_good_they_are(report):
     for gap in (0.5, 0.0):
         hot = {domain: value - gap for domain, value in last.best.items()}
         better = dataclasses.replace(last, hot=hot)
-        table = domains_table(dataclasses.replace(report, evaluations=(better,)))
+        table = table_of("domains", dataclasses.replace(report, evaluations=(better,)))
         rows = dict(re.findall(r"<td>(averaged|weights)</td>(.*?)</tr>", table))
         assert rows["averaged"].count("best") == len(report.domains) + 1 and "best" not in rows["weights"]
         assert rows["weights"].count("quiet") == len(report.domains) + 1 and "quiet" not in rows["averaged"]
-    alone = domains_table(dataclasses.replace(report, evaluations=(dataclasses.replace(last, averages={}),)))
+    alone = table_of("domains", dataclasses.replace(report, evaluations=(dataclasses.replace(last, averages={}),)))
     assert alone.count("number best") == len(report.domains) + 1
 
 
 def test_the_mean_stands_before_the_domains_which_a_telephone_does_not_show_at_once(report):
-    table = domains_table(report)
+    table = table_of("domains", report)
     assert re.findall(r"<th [^>]*>([^<]*)</th>", table)[:3] == ["phase", "weights", "mean"]
     first = report.evaluations[0]
     values = re.search(r"<td>weights</td>(.*?)</tr>", table)[1]
@@ -237,33 +237,35 @@ def test_the_mean_stands_before_the_domains_which_a_telephone_does_not_show_at_o
 
 def test_one_document_is_written_in_the_singular(report):
     stage = dataclasses.replace(report.stages[0], dropped={"no main text": 1}, samples=())
-    page = "".join(read(dropped_details(dataclasses.replace(report, stages=(stage,)))).text)
+    page = "".join(read(table_of("dropped", dataclasses.replace(report, stages=(stage,)))).text)
     assert "1 document dropped" in page
     assert "1 documents" not in page
 
 
 def test_a_name_that_goes_on_in_the_rows_below_is_one_cell_over_all_of_them(report):
-    page = recipe_table(report)
+    page = table_of("recipe", report)
     assert re.search(r'<th scope="rowgroup" rowspan="2">ocelot</th><td rowspan="2">kestrel</td>', page)
     assert "<th" in page and not re.search(r"<th[^>]*></th>", page), "a row whose name is empty"
 
 
 def test_a_first_phase_that_starts_from_an_import_does_not_start_from_scratch(report):
     first = report.phases[0]
-    assert first.parent is None and "scratch</" in phases_table(report) and "scratch</" in recipe_table(report)
+    assert (
+        first.parent is None and "scratch</" in table_of("phases", report) and "scratch</" in table_of("recipe", report)
+    )
     begin = Change("start", "", "llama (weights)")
     imported = dataclasses.replace(first, changes=(begin, *first.changes))
     report = dataclasses.replace(report, phases=(imported, *report.phases[1:]))
-    for page in (phases_table(report), recipe_table(report)):
+    for page in (table_of("phases", report), table_of("recipe", report)):
         assert "llama (weights)</" in page and "scratch</" not in page
 
 
 def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
-    assert forks_table(report) == ""
+    assert table_of("forks", report) == ""
     forked = example.with_phase(report, "spoonbill_zloss", fork_of="spoonbill_norms")
     forked = example.with_phase(forked, "dessert_v3", fork_of="dessert_bad", changes=(Change("z_loss", "0", "1e-4"),))
     forked = example.with_phase(forked, "dessert_v3", fork_reason="does it hold <the head>?")
-    page = forks_table(forked)
+    page = table_of("forks", forked)
     assert re.findall(r'<th scope="row">([^<]+)</th><td>([^<]+)</td>', page) == [
         ("dessert_v3", "dessert_bad"), ("spoonbill_zloss", "spoonbill_norms"),
     ]  # fmt: skip
@@ -281,14 +283,14 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
     verdict = "worse" if found["dessert_v3"] > found["dessert_bad"] else "better"
     for spread, word in ((0.001, verdict), (9.0, "noise")):
         evaluations = [measured(each, spread * (each.phase == "dessert_v3")) for each in forked.evaluations]
-        page = forks_table(dataclasses.replace(forked, evaluations=tuple(evaluations)))
+        page = table_of("forks", dataclasses.replace(forked, evaluations=tuple(evaluations)))
         # Two windows of 100 tokens: the variance of both, over two windows.
         stderr = spread / math.sqrt(2) * 200 / (800 * math.log(2)) / math.sqrt(2)
         assert f"{difference} ± {stderr:.4f}, {word}<" in page
     evaluations = [
         dataclasses.replace(each, averages={}) if each.phase == "dessert_v3" else each for each in forked.evaluations
     ]
-    page = forks_table(dataclasses.replace(forked, evaluations=tuple(evaluations)))
+    page = table_of("forks", dataclasses.replace(forked, evaluations=tuple(evaluations)))
     assert ": trained weights against averaged weights<" in page
 
 
@@ -300,11 +302,11 @@ def test_the_epochs_of_a_source_and_its_findings_are_on_the_page(report):
     )
     often = MixtureFinding("over_epochs", "code", "is read 5.50 times in all.")
     found = Consumption(uses, (often, MixtureFinding("never_drawn", "papers", "is never drawn.")))
-    page = "".join(read(sources_table(dataclasses.replace(report, consumption=found))).text)
+    page = "".join(read(table_of("sources", dataclasses.replace(report, consumption=found))).text)
     assert "inf × (2.87k)" in page, "a source smaller than one sequence"
     assert "0.00358 × (2.87k)" in page and "5.5 × (4.00M)" in page
     assert all(str(finding) in page for finding in found.findings)
-    assert "×" not in sources_table(report)
+    assert "×" not in table_of("sources", report)
 
 
 def test_a_run_of_one_update_whose_rate_is_0_is_a_page(report):
@@ -325,7 +327,7 @@ def test_drops_by_rule_are_summed_over_sources_with_their_shares(report):
         )
         for source, kept, odd in (("books", 160, 10), ("web", 170, 0))
     )  # fmt: skip
-    page = "".join(read(rules_table(dataclasses.replace(report, stages=(first, second)))).text)
+    page = "".join(read(table_of("rules", dataclasses.replace(report, stages=(first, second)))).text)
     assert "3.51 %" in page
     assert "Dropped by rule, over all sources" in page
     after = " ".join(page.partition("Dropped by rule, over all sources")[2].split())

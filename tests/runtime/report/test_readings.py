@@ -1,15 +1,19 @@
 """Readings: metrics and samples as other steps write them."""
 
 import json
+import math
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.report.readings import read_columns, read_log, read_samples, read_source_curves
+from runtime.report.readings import read_alarms, read_columns, read_log, read_samples, read_source_curves
 from runtime.tables.parquet_bytes import TableError
+from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
+from runtime.training.figure_checks import FirstLoss
+from runtime.training.monitors import never
 from tests.catalogue import expect_error
 
 
@@ -111,3 +115,34 @@ def test_millions_of_rows_are_not_rendered_as_text(tmp_path):
     table.append([SourceLosses(1, "web", "a", 1.0, 4, 8, 16.0, 24.0)])
     path.write_bytes(table.to_parquet())
     assert pa.types.is_dictionary(read_columns(str(path), ("source",)).column("source").type)
+
+
+def spiky(num_steps, spikes):
+    """Return a table whose loss is 2.0 but for some noise, and 3.0 at the spikes."""
+    table = MetricsTable()
+    for step in range(1, num_steps + 1):
+        loss = 3.0 if step in spikes else 2.0 + 0.01 * math.sin(7.0 * step)
+        table.append(MetricsRow(step, 1_000 * step, 8, 990, 1e-3, loss, 0.0, 1.0, 1e-3, 1.0, 1.0))
+    return table
+
+
+def test_alarms_are_those_of_the_phase_and_tell_which_spikes_were_recovered_from(tmp_path):
+    path = tmp_path / "metrics.parquet"
+    table = spiky(900, {101, 400, 401, 880, 881})
+    path.write_bytes(table.rows_to_parquet(slice(0, 900)))
+    found = read_alarms(str(path), "ocelot", begin_step=200, resets_at=never, first_loss=None)
+    assert [(alarm.monitor, alarm.step, alarm.tokens, alarm.has_recovered) for alarm in found] == [
+        ("loss_spike", 401, 401_000, True),
+        ("loss_spike", 881, 881_000, False),
+    ]
+    assert {alarm.phase for alarm in found} == {"ocelot"} and found[0].figure == 3.0 > found[0].limit
+    reset = read_alarms(str(path), "ocelot", begin_step=200, resets_at=lambda step: step == 399, first_loss=None)
+    assert [alarm.step for alarm in reset] == [881], "another mixture is meant to change the loss"
+
+
+def test_a_first_loss_that_no_untrained_model_has_is_an_alarm(tmp_path):
+    path = tmp_path / "metrics.parquet"
+    path.write_bytes(spiky(70, ()).rows_to_parquet(slice(0, 70)))
+    expected = FirstLoss(10.0, 0.5)
+    found = read_alarms(str(path), "kestrel", begin_step=0, resets_at=never, first_loss=expected)
+    assert [(alarm.monitor, alarm.step) for alarm in found] == [("first_loss", 1)]

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from runtime.report.html import macro
 from runtime.report.page import render
 from runtime.report.run_plots import domains, loss, mixture_ranges, scores, source_losses, timeline
-from runtime.report.tables import domains_table, phases_table
 from tests.runtime.report.drawn import figures, panels
 
 
@@ -65,10 +65,11 @@ def test_each_of_several_averages_is_drawn_and_stands_in_the_tables_by_its_name(
     several = example.with_two_averages(report, "phoenix")
     tips = [tip for panel in panels(domains(several, "")) for tip in panel.tips if tip.startswith("phoenix")]
     assert len(tips) == 3 * len(report.domains) and sum("slow" in tip for tip in tips) == len(report.domains)
-    table = domains_table(several)
+    table = macro("tables.html", "domains", several)
     weights = [line.split("</td>")[0] for line in table.split("phoenix</th>")[1].split("<td>")[1:4:1]]
     assert weights[0] == "averaged" and "slow" in table
-    assert "averaged 0.995, slow 0.9999" in phases_table(several) and "<td>0.995</td>" in phases_table(several)
+    phases = macro("tables.html", "phases", several)
+    assert "averaged 0.995, slow 0.9999" in phases and "<td>0.995</td>" in phases
 
 
 def test_every_figure_of_the_page_has_data(page):

@@ -1,16 +1,11 @@
-"""The script of the pages: it hands figures to Bokeh, and answers their buttons.
-
-A figure is drawn when it comes near the window, and again for another colour scheme or y axis: the script changes the
-figure's JSON and hands it to Bokeh. A live figure gets its values as an event, and a page hears of each zoom as an
-event. Text and tables of a page need no script.
-"""
-
-import json
-
-from runtime.report.theme import DARK_FIGURES
-
-SCRIPT = """(function(){
-const DARK=DARK_COLOURS,dark=matchMedia('(prefers-color-scheme:dark)'),coarse=matchMedia('(pointer:coarse)');
+/* Hands figures to Bokeh, and answers their buttons. A figure is drawn when it comes near the window, and again for
+   another colour scheme or y axis: the script changes the figure's JSON and hands it to Bokeh. A live figure gets its
+   values as an event, and a page hears of each zoom as an event. Text and tables of a page need no script. */
+(function(){
+const colours=Array.from(document.querySelector('style').textContent.matchAll(/(--\w+):light-dark\((#\w+),(#\w+)\)/g));
+const DARK=Object.fromEntries(colours.map(([,,light,night])=>[light,night]));
+const VARIABLES=Object.fromEntries(colours.map(([,name,light])=>[light,'var('+name+')']));
+const dark=matchMedia('(prefers-color-scheme:dark)'),coarse=matchMedia('(pointer:coarse)');
 Bokeh.set_log_level('warn');
 const numerals=Bokeh.Models.get('NumeralTickFormatter').prototype,format=numerals.doFormat;
 numerals.doFormat=function(ticks,options){
@@ -109,7 +104,7 @@ if(low<high)plot.y_range.setv(f.isLog?{start:low/1.02,end:high*1.02}:{start:low-
 
 function cell(value){
 const text=typeof value==='string'&&/^[=+@-]/.test(value)?"'"+value:String(value);
-return /[",\\n]/.test(text)?'"'+text.replace(/"/g,'""')+'"':text}
+return /[",\n]/.test(text)?'"'+text.replace(/"/g,'""')+'"':text}
 function download(f){
 const lines=[],seen=new Set();
 let head='';
@@ -121,9 +116,9 @@ const columns=names.map(name=>ArrayBuffer.isView(data.get(name)[0])?data.get(nam
 if(String(names)!==head)lines.push(['panel','series',...names]);
 head=String(names);
 for(let i=0;i<columns[0].length;i++)lines.push([plot.title.text,mark.name,...columns.map(column=>column[i])])}));
-const anchor=document.createElement('a'),text=lines.map(line=>line.map(cell).join(',')).join('\\n')+'\\n';
+const anchor=document.createElement('a'),text=lines.map(line=>line.map(cell).join(',')).join('\n')+'\n';
 anchor.href=URL.createObjectURL(new Blob([text],{type:'text/csv'}));
-anchor.download=f.plots[0].title.text.replace(/[^\\w]+/g,'-')+'.csv';anchor.click();
+anchor.download=f.plots[0].title.text.replace(/[^\w]+/g,'-')+'.csv';anchor.click();
 setTimeout(()=>URL.revokeObjectURL(anchor.href),1000)}
 
 const actions={
@@ -139,12 +134,16 @@ all(document,'figure').forEach((element,index)=>{
 const text=element.querySelector('script').textContent;
 const f={element,text,places:all(element,'.panel'),plots:[],isLog:false};
 element.dataset.figure=index;figures.push(f);near.observe(element);
+all(element,'.legend i').forEach(sign=>{sign.style.borderColor=VARIABLES[sign.dataset.colour]});
 element.addEventListener('click',({target})=>{
 const button=target.closest('button');if(button&&f.plots.length)act(f,button)});
 element.addEventListener('input',()=>smooth(f));
+element.addEventListener('show',({detail})=>all(element,'[data-series]').forEach(chip=>{
+chip.hidden=!detail.includes(chip.dataset.series);chip.setAttribute('aria-pressed',String(!chip.hidden));
+if(f.plots.length)show(f,chip)}));
 element.addEventListener('values',({detail})=>{f.values=detail;fill(f)})});
 addEventListener('look-at',({detail})=>lookAt(detail));
 dark.addEventListener('change',()=>figures.filter(f=>f.plots.length).forEach(draw));
 addEventListener('beforeprint',()=>{all(document,'details.print').forEach(details=>{details.open=true});
 figures.filter(f=>!f.plots.length).forEach(draw)});
-})();""".replace("DARK_COLOURS", json.dumps(DARK_FIGURES))
+})();

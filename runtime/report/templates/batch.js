@@ -1,13 +1,4 @@
-"""Batch page: a part of the live page that shows the rows of a training step after a click on a curve or an alarm."""
-
-from runtime.report.markup import Markup
-
-PLACES = Markup("""<h2>Rows of a training step</h2>
-<div class="documents" id="batch"><p id="batch-note">Click on a curve, or on an alarm.</p>
-<div class="tools" id="batch-sources"></div><div id="batch-rows"></div><p id="batch-command"></p></div>""")
-"""Elements that the script fills."""
-
-SCRIPT = """(function(){
+(function(){
 const get=id=>document.getElementById(id),farPixels=40,dragPixels=4;
 let asked=0,pressed=null;
 function put(parent,tag,text,kind){
@@ -63,4 +54,4 @@ if(!view)return;
 const box=view.canvas_view.el.getBoundingClientRect(),point=nearest(view,event.clientX-box.left,event.clientY-box.top);
 if(point){get('batch').scrollIntoView({block:'nearest'});load(point)}})});
 addEventListener('alarm',({detail})=>{if('step' in detail)load({phase:detail.name,step:detail.step})});
-})()"""
+})()
