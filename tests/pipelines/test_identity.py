@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def arguments(pipeline: str, corpus: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
-    argv = {"125m": ["--scale", "125m"], "8b": ["--scale", "8b"], "score": MODEL, "corpus": ["--corpus", corpus]}
+    argv: dict[str, Sequence[str]] = {"125m": ["--scale", "125m"], "8b": ["--scale", "8b"], "score": MODEL}
+    argv |= dict.fromkeys(("corpus", "online_mixing"), ("--corpus", corpus))
     own = vars(parser.parse_args(argv.get(pipeline, [])))
     return argparse.Namespace(build=module.build, compile=False, json=False, **own)
 
