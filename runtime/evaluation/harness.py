@@ -92,42 +92,40 @@ class LlamaHarness(RequestTokens, LM):
 
         A continuation longer than the model's context is scored in parts, each after the tokens before it.
         """
-        scored: list[Scored] = []
-        owners: list[int] = []
         room = self._max_length
-        for number, request in enumerate(requests):
+        parts: list[list[Scored]] = []
+        for request in requests:
             context, tokens = self.split(*request.args)
             # Counts the first part alone; later parts see as much before them as a window holds.
             self.num_truncated[request.task_name or ""] += len(context) + min(len(tokens), room) > room + 1
+            parts.append([])
             for begin in range(0, max(len(tokens), 1), room):
                 before = [*context, *tokens[:begin]]
-                scored.append(self._fit(before, tokens[begin : begin + room], request.task_name))
-                owners.append(number)
-        totals, are_greedy = [0.0] * len(requests), [True] * len(requests)
-        for owner, score in zip(owners, self._scorer.score(scored), strict=True):
-            totals[owner] += score.log_likelihood
-            are_greedy[owner] &= score.is_greedy
-        return list(zip(totals, are_greedy, strict=True))
+                parts[-1].append(self._fit(before, tokens[begin : begin + room], request.task_name))
+        return self._totals(parts)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the natural log-likelihood of each text, every token scored once in disjoint windows."""
-        scored: list[Scored] = []
-        owners: list[int] = []
-        for number, request in enumerate(requests):
+        parts: list[list[Scored]] = []
+        for request in requests:
             windows = get_rolling_token_windows(
                 token_list=self.tok_encode(request.args[0]),
                 prefix_token=self.prefix_token_id,
                 max_seq_len=self._max_length,
                 context_len=1,
             )
-            for window in windows:
-                context, continuation = make_disjoint_window(window)
-                scored.append(self._fit(context, continuation, request.task_name))
-                owners.append(number)
-        totals = [0.0] * len(requests)
-        for owner, score in zip(owners, self._scorer.score(scored), strict=True):
-            totals[owner] += score.log_likelihood
-        return totals
+            pairs = map(make_disjoint_window, windows)
+            parts.append([self._fit(context, continuation, request.task_name) for context, continuation in pairs])
+        return [total for total, _ in self._totals(parts)]
+
+    def _totals(self, parts: Sequence[Sequence[Scored]]) -> list[tuple[float, bool]]:
+        """Return the log-likelihood of all parts of each request, and whether all are greedy."""
+        scores = iter(self._scorer.score([part for of_request in parts for part in of_request]))
+        found = []
+        for of_request in parts:
+            own = [next(scores) for _ in of_request]
+            found.append((sum((score.log_likelihood for score in own), 0.0), all(score.is_greedy for score in own)))
+        return found
 
     @property
     def tokenizer_name(self) -> str:

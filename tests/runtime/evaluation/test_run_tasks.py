@@ -423,8 +423,9 @@ def test_a_definition_or_row_that_lm_eval_cannot_use_is_an_error_that_names_the_
     )
     own = {path: str(tmp_path / path) for path in ("t.yaml", "rows.py")}
     harness = SimpleNamespace(
-        num_truncated={}, rank=0, world_size=1, loglikelihood=lambda asked: [(-1.0, False) for _ in asked]
-    )
+        num_truncated={}, rank=0, world_size=1, check_requests=lambda _: None,
+        loglikelihood=lambda asked: [(-1.0, False) for _ in asked],
+    )  # fmt: skip
     make_harness = Mock(return_value=harness)
     if "question" not in row:
         (tmp_path / "t.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
