@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 READ = ("steps", "runtime", "pipelines")
 """Folders whose modules count for a step; those of the engine do not."""
 Definitions = dict[str, dict[str, str]]
-"""By step function the hash of each definition that it reaches."""
+"""Step function -> hash of each definition that it reaches."""
 
 
 def main() -> None:

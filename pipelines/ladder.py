@@ -84,13 +84,13 @@ class Ladder:
         return round(tokens / self.global_batch_size / self.sequence_length)
 
     def cooldown_start(self, num_steps: int) -> int:
-        """Return the step at which the cooldown of a run of so many steps begins."""
+        """Return the step at which the cooldown of a run of `num_steps` begins."""
         return num_steps - round(self.cooldown_share * num_steps)
 
 
 LAPTOP = Ladder(
     widths=(16, 24, 32, 48, 64),
-    # Lengths follow the size: with few tokens a parameter all sizes come out alike, as no sum of two power laws can.
+    # At few tokens a parameter all sizes have nearly equal losses, which no sum of two power laws fits.
     tokens_per_parameter=(2.5, 5, 10, 20),
     # A small vocabulary leaves most parameters to the layers.
     vocab_size=1024,
@@ -152,7 +152,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
 
 
 def law(ladder: Ladder, found: Mapping[str, Rung], *, held_out: Sequence[str]) -> Step:
-    """Return the fit of all rungs, after a fit that has to predict those that are held out."""
+    """Return the step that fits all rungs, and predicts those of `held_out` by a fit of the others."""
     evaluations = recipe.evaluate(
         [rung.phase for rung in found.values()],
         max_tokens_per_domain=ladder.evaluation_tokens,
@@ -185,10 +185,10 @@ def savings(graph: Graph) -> str:
 def _on_dry_run(session: Session, plan: Plan) -> None:
     compile_report.report(session, plan)
     if not session.parsed.json:
-        print("\n".join(["", savings(plan.graph), *_target(session, plan.graph)]))
+        print("\n".join(["", savings(plan.graph), *_target_lines(session, plan.graph)]))
 
 
-def _target(session: Session, graph: Graph) -> Iterator[str]:
+def _target_lines(session: Session, graph: Graph) -> Iterator[str]:
     wanted = session.parsed.target
     if wanted is None:
         return

@@ -1,4 +1,4 @@
-"""Length of a run: the tokens of the recipe's parts, in proportion at any total, and the tokens that hours pay for."""
+"""Length of a run: the recipe's parts in proportion to a number of tokens, and the tokens that hours suffice for."""
 
 import math
 import re
@@ -15,29 +15,31 @@ from steps.machine_checks import expected_flops, machines_of
 LEAST_STEPS = 4
 """Fewest training steps of a part; with fewer, its rates and mixtures would be jumps."""
 FIGURES = 3
-"""Figures of a length that a machine's hours give, so that `--tokens` can repeat it."""
+"""Significant digits of a length computed from hours, so that `--tokens` can repeat it."""
 KESTREL_CYCLES, MOST_CYCLE_STEPS = 6, 10_000
-"""Cycles of kestrel, or a multiple where they would be longer than the public run's. From a third on they are twice as
-long."""
+"""Cycles of kestrel, or a multiple where a cycle would be longer than the public run's.
+
+After a third of kestrel, cycles are twice as long.
+"""
 WARMUP_SHARE, MOST_WARMUP_STEPS = 0.02, 1_000
-"""Share of kestrel, at most the public run's steps."""
+"""Warm-up as a share of kestrel, and at most the public run's steps."""
 AVERAGED_SHARE, MOST_AVERAGED_STEPS = 0.1, 200
-"""Steps that an average holds: a share of the last phase, at most those of the public run's decay of 0.995."""
+"""Training steps that an average spans: a share of the last phase, at most those of the public run's 0.995."""
 CHECKPOINTS, GOOD_CHECKPOINTS, VALIDATIONS = 50, 5, 50
-"""Numbers of them over a run."""
+"""Number of temporary checkpoints, of good checkpoints and of validations in a run."""
 _TOKENS = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\d+)?) ?([kmbt]?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 class Part(NamedTuple):
-    """A stretch of the recipe between two of its `Boundaries`."""
+    """A part of the recipe between two of its `Boundaries`."""
 
     after: str | None
     """The boundary that it starts from."""
     batch: int = 1
     """Index in `Scale.batches`."""
     times: int = 1
-    """Phases that train over it in the scale's own dtype."""
+    """Number of phases that train it in the scale's own dtype."""
     float32_times: int = 0
     is_branch: bool = False
 
@@ -77,7 +79,7 @@ def main_line_tokens(scale: Scale) -> int:
 
 
 def lengths_at(template: Scale, tokens: float, batches: tuple[BatchSize, ...], sequence_length: int) -> dict[str, Any]:
-    """Return the fields of a scale whose main line has that many tokens, its parts in proportion to the template's.
+    """Return the fields of a scale whose main line has `tokens`, with parts in proportion to the template's.
 
     Raises:
         UserError: a part would have fewer than `LEAST_STEPS` training steps.
@@ -121,7 +123,7 @@ def lengths_at(template: Scale, tokens: float, batches: tuple[BatchSize, ...], s
 
 
 def hours_on(scale: Scale, resources: Resources) -> float:
-    """Return the hours that all phases of a scale take on some machines, at the share of the peak of a plan's cost.
+    """Return the hours that all phases of a scale take on some machines, at the share of the peak that plans assume.
 
     Raises:
         UserError: the peak of the machines is not known.
@@ -139,7 +141,7 @@ def hours_on(scale: Scale, resources: Resources) -> float:
 
 
 def tokens_in(hours: float, scale: Scale, resources: Resources) -> int:
-    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` figures."""
+    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` digits."""
     return round(_rounded(main_line_tokens(scale) * hours / hours_on(scale, resources)))
 
 
@@ -167,7 +169,7 @@ def tokens_named(text: str) -> int:
 
 
 def hours_named(text: str) -> float:
-    """Return the hours that a user typed; raise UserError where they are no finite number above 0."""
+    """Return the hours that a user typed; raise UserError unless they are a finite number above 0."""
     try:
         hours = float(text)
     except ValueError:

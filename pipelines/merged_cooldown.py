@@ -21,7 +21,7 @@ from runtime.optim.schedule import Constant, Linear
 EVERY_STEPS = 5
 """Training steps between the milestones."""
 SHARES = (0.25, 0.5, 1.0)
-"""Last parts of the phase whose milestones are merged."""
+"""Shares of the phase, counted from its end, whose milestones are merged."""
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:

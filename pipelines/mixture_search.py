@@ -1,9 +1,9 @@
-"""Mixture search: small runs under mixtures around starling's, and the mixture that they predict to be best for it.
+"""Mixture search: small runs under mixtures near starling's, and the best mixture for starling by their losses.
 
     python pipelines/mixture_search.py
     python pipelines/mixture_search.py --proxies 32
 
-It ends with the shares, the predicted gain and the command that forks starling in pipelines/tootsie.py with them.
+A run ends with the shares, the predicted gain and the command that forks starling with them.
 """
 
 import argparse
@@ -36,7 +36,7 @@ DRAW_SEED = 0
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
-    """Return the step with the best mixture, which needs every proxy and its evaluation."""
+    """Return the step that finds the best mixture from all proxies and their evaluations."""
     corpus = laptop_corpus(LAPTOP)
     target = phases(LAPTOP, corpus)[PHASE].config
     natural = target.mixture.shares_at(target.begin_step)

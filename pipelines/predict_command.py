@@ -187,9 +187,11 @@ def _predict(session: Session) -> int:
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--flops", metavar="F", type=above_zero, help="(predict) the best size for so many FLOPs")
-    parser.add_argument("--money", metavar="M", type=above_zero, help="(predict) the best size for so much money")
-    parser.add_argument("--price", metavar="P", type=above_zero, help="(predict) price of an hour of --on")
+    parser.add_argument("--flops", metavar="F", type=above_zero, help="(predict) the best size for F FLOPs")
+    parser.add_argument("--money", metavar="M", type=above_zero, help="(predict) the best size for M of money")
+    parser.add_argument(
+        "--price", metavar="P", type=above_zero, help="(predict) price of an hour of the machine, in the same money"
+    )
     parser.add_argument("--on", metavar="MACHINE", help=f"(predict) machine that the money buys: {MACHINES}")
 
 

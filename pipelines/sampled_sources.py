@@ -20,7 +20,7 @@ NEOX_TOKENIZER = HubTokenizer(repo="EleutherAI/gpt-neox-20b", revision="c292233c
 """The tokenizer of the sizes between, which is not gated."""
 NEOX_EOS_TOKEN = "<|endoftext|>"
 FINEWEB_EDU_TOKENS, FINEWEB_EDU_BYTES = 100e9, 450e9
-"""Of its sample of 100 billion tokens, as the publisher counts them; bytes of text are an estimate."""
+"""Size of its sample of 100 billion tokens, as the publisher counts them; the bytes of text are an estimate."""
 LEAST_SHARE = 2.0**-14
 MARGIN = 1.25
 """Publishers count by other tokenizers, and a part of the text is held out."""
@@ -43,7 +43,7 @@ SAMPLED = (
     Sampled("stackexchange", ("stackexchange", "stackexchange_custom", "tulu_sft")),
     Sampled("flan", ("flan", "medu_science_qa")),
 )
-"""Data sets by their names among the 8B's sources, except FineWeb-Edu."""
+"""Data sets; the names are those of the 8B's sources, and FineWeb-Edu."""
 MIXTURES = {
     "kestrel": mixtures.DCLM,
     "ocelot": mixtures.DCLM,
@@ -66,7 +66,7 @@ def sampled_weights(weights: Weights) -> Weights:
 
 
 def sampled_sources(tokens: Mapping[str, int]) -> dict[str, Source]:
-    """Return the data sets with the shares that a main line of these `tokens` by part needs to read no text twice."""
+    """Return the data sets, of each the share with which a main line of these `tokens` by part reads no text twice."""
     published = eight_b_sources() | {"fineweb_edu": _fineweb_edu()}
     wanted: dict[str, float] = {}
     for part, weights in MIXTURES.items():

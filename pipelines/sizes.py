@@ -1,11 +1,11 @@
-"""Sizes of the flagship, from 30 million to 32 billion parameters: few numbers a size, and rules for all else.
+"""Sizes of the flagship, from 30 million to 32 billion parameters: a few numbers for each, and rules for the rest.
 
 A size is named after its parameters without embeddings. Rules, all relative to the public 8B run:
 
 - The MLP is 3.5 times as wide as the model, and four query heads share a key-value head.
 - The main line has `tokens_per_parameter` tokens; 20 are compute-optimal (arXiv:2203.15556).
-- Batches and learning rates move by the Step Law (arXiv:2503.04715): the best batch goes with D^0.571 and the best rate
-  with N^-0.713 D^0.307, N parameters without embeddings and D tokens. At the 8B's N and D, the law gives 17.6 million
+- Batches and learning rates follow the Step Law (arXiv:2503.04715): the best batch grows as D^0.571, and the best rate
+  as N^-0.713 D^0.307, for N parameters without embeddings and D tokens. At the 8B's N and D, the law gives 17.6 million
   tokens and 1.8e-3; the public run had 12.6 million and 1.7e-3.
 - Parts of the run keep their shares of its tokens (`pipelines.length`).
 """
@@ -21,8 +21,10 @@ from runtime.model.initialization import LEVANTER
 from runtime.model.llama.config import LlamaConfig
 
 NEOX_VOCAB_SIZE = 50_432
-"""The 50,277 ids of GPT-NeoX's tokenizer, filled up to a multiple of 256, which the fastest loss on GPUs needs. The
-ids of Llama 3 would be most of a small model."""
+"""The 50,277 ids of GPT-NeoX's tokenizer, padded to a multiple of 256, which the fastest loss on GPUs needs.
+
+The embeddings of Llama 3's ids would be most parameters of a small model.
+"""
 RATE_BY_PARAMETERS, RATE_BY_TOKENS, BATCH_BY_TOKENS = -0.713, 0.307, 0.571
 LEAST_BATCH = 8
 """Fewest sequences of a batch, so that eight devices can share it."""
@@ -49,7 +51,7 @@ def model_of(
     )
 
 
-SMALLER: dict[str, Any] = {
+SAMPLED_DATA_SETTINGS: dict[str, Any] = {
     "corpus": "shares",
     "reduce_dtype": "float32",
     "validation_share": 0.005,
@@ -58,7 +60,7 @@ SMALLER: dict[str, Any] = {
     "tokenizer_bytes_per_source": 64 << 20,
     "training_policy": "tracked",
 }
-"""Settings of sizes that train on a share of the data, on few machines."""
+"""Settings of sizes that train on a share of the data sets, on few machines."""
 
 
 class Size(NamedTuple):
@@ -69,7 +71,7 @@ class Size(NamedTuple):
     """Machines without `--on`."""
     tokens_per_parameter: float = 20.0
     is_published: bool = False
-    """Whether it trains on the public run's data sets as a whole, under the 8B's tokenizer."""
+    """Whether it trains on the whole data sets of the public run, with the 8B's tokenizer."""
 
 
 SIZES = {
@@ -98,12 +100,12 @@ SIZES = {
 
 
 def parameters_without_embeddings(model: LlamaConfig) -> int:
-    """Return the size that gives a model its name."""
+    """Return the number of parameters that a size is named after."""
     return model.num_parameters - model.vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)
 
 
-def derived(name: str, tokens: float | None = None) -> Scale:
-    """Return a size of `SIZES` as a scale, its main line with `tokens`, by default its tokens a parameter."""
+def scale_of_size(name: str, tokens: float | None = None) -> Scale:
+    """Return the scale of a size of `SIZES`; `tokens` are those of its main line, by default by its parameters."""
     size = SIZES[name]
     num_parameters = parameters_without_embeddings(size.model)
     if tokens is None:
@@ -128,7 +130,7 @@ def derived(name: str, tokens: float | None = None) -> Scale:
         main_resources=size.resources,
         branch_resources=size.resources,
         scoring_resources=size.resources if isinstance(size.resources, Gpu) else EIGHT_B.scoring_resources,
-        **({} if size.is_published else SMALLER) | lengths_at(EIGHT_B, tokens, batches, length),
+        **({} if size.is_published else SAMPLED_DATA_SETTINGS) | lengths_at(EIGHT_B, tokens, batches, length),
     )
 
 
@@ -143,7 +145,7 @@ def _batches(token_ratio: float, sequence_length: int) -> tuple[BatchSize, Batch
 
 SCALES = {
     scale.name: scale
-    for scale in sorted((LAPTOP, EIGHT_B, *map(derived, SIZES)), key=lambda scale: scale.model.num_parameters)
+    for scale in sorted((LAPTOP, EIGHT_B, *map(scale_of_size, SIZES)), key=lambda scale: scale.model.num_parameters)
 }
 """Scales by name, the smallest first."""
 
@@ -154,5 +156,5 @@ def scale_at(name: str, tokens: float | None) -> Scale:
     if tokens is None:
         return scale
     if name in SIZES:
-        return derived(name, tokens)
+        return scale_of_size(name, tokens)
     return dataclasses.replace(scale, **lengths_at(scale, tokens, scale.batches, scale.sequence_length))

@@ -1,4 +1,4 @@
-"""Fit mixture: the mixture of a target phase that the evaluations of a swarm of proxies predict to be best."""
+"""Fit mixture: the best mixture of a target phase, as predicted from the evaluations of small runs (proxies)."""
 
 import math
 
@@ -15,11 +15,11 @@ class FitMixtureConfig(BaseModel, frozen=True, extra="forbid"):
     """The proxies, and the limits of the mixture."""
 
     mixtures: tuple[dict[str, float], ...]
-    """The mixture of each proxy over the same sources; the first is the natural one, with which others are compared."""
+    """The mixture of each proxy over the same sources; the gain is measured against the first, the natural one."""
     evaluations: tuple[Input[EmaEvalResult], ...]
-    """The evaluation of each proxy, in this order, over the same domains; their bits per byte count equally."""
+    """The evaluation of each proxy, in the order of `mixtures`, over the same domains, which count equally."""
     caches: dict[str, Input[TokenizeResult]]
-    """Every source, for its number of tokens."""
+    """The token cache of each source, for its number of tokens."""
     target_tokens: int = Field(ge=1)
     """Length of the phase that the mixture is for."""
     max_epochs: float = Field(gt=0)
@@ -42,9 +42,9 @@ class SourceShare(BaseModel, frozen=True, extra="forbid"):
 
 
 class FitMixtureResult(BaseModel, frozen=True, extra="forbid"):
-    """The mixture, the fall of mean bits per byte that it predicts against the natural one, and the errors of the law.
+    """The mixture, its predicted gain over the natural one in mean bits per byte, and the errors of the law.
 
-    The figures are those of proxies; how far they hold for the target only a run of it shows.
+    The figures are those of proxies; only a run of the target shows how far they hold.
     """
 
     shares: dict[str, SourceShare]
@@ -54,7 +54,7 @@ class FitMixtureResult(BaseModel, frozen=True, extra="forbid"):
     errors: dict[str, float]
     """Domain -> root mean square error of its law for proxies that the fit leaves out."""
     spread: dict[str, float]
-    """Domain -> standard deviation over the proxies: a law with an error near it predicts nothing."""
+    """Domain -> standard deviation over the proxies. A law whose error is near this value predicts nothing."""
 
 
 def check_swarm(config: FitMixtureConfig) -> None:
@@ -127,6 +127,6 @@ def _check_bounds(config: FitMixtureConfig, names: list[str], lower: list[float]
             )
     if math.fsum(lower) > LARGEST_SUM or math.fsum(upper) < SMALLEST_SUM:
         raise ValueError(
-            f"no mixture has all limits: the shares are at least {math.fsum(lower):.4f} and at most "
-            f"{math.fsum(upper):.4f} together. Raise max_epochs or max_shares, lower min_shares, or shorten the phase."
+            f"no mixture is within all limits: the smallest shares sum to {math.fsum(lower):.4f}, and the largest to "
+            f"{math.fsum(upper):.4f}. Raise max_epochs or max_shares, lower min_shares, or shorten the phase."
         )

@@ -1,4 +1,4 @@
-"""Fit scaling law: the law of a ladder's rungs, its intervals, and how well it predicts rungs that it has not seen."""
+"""Fit scaling law: the law of a ladder's rungs, its intervals, and its errors for rungs that are held out."""
 
 import functools
 from typing import TYPE_CHECKING
@@ -47,7 +47,7 @@ class Estimate(BaseModel, frozen=True, extra="forbid"):
 
 
 class RungResult(BaseModel, frozen=True, extra="forbid"):
-    """One rung and the loss that a fit gives it: for a held-out rung the fit of the others, else that of all rungs."""
+    """A rung and its predicted loss: a held-out rung's by the fit of the others, else by the fit of all rungs."""
 
     name: str
     num_parameters: int
@@ -64,7 +64,7 @@ class RungResult(BaseModel, frozen=True, extra="forbid"):
 
 
 class IsoFlopResult(BaseModel, frozen=True, extra="forbid"):
-    """One IsoFLOP curve; see `runtime.scaling.isoflop`."""
+    """An IsoFLOP curve; see `runtime.scaling.isoflop`."""
 
     flops: float
     num_parameters: tuple[float, ...]
@@ -108,7 +108,7 @@ class FitScalingLawResult(BaseModel, frozen=True, extra="forbid"):
 
 
 def check_rung_names(config: FitScalingLawConfig) -> None:
-    """Raise ValueError for rungs without a size, and for names that are no rung."""
+    """Raise ValueError for a rung without a size, and for a name that is no rung."""
     rungs = set(config.evaluations)
     if missing := sorted(rungs.symmetric_difference(config.num_parameters)):
         raise ValueError(
@@ -181,7 +181,7 @@ def _rung_result(name: str, rung: "Rung", fitted: "Bootstrap", is_held_out: bool
 
 
 def _task_curves(config: FitScalingLawConfig, rungs: "Mapping[str, Rung]") -> "dict[TaskScore, list[TaskCurve]]":
-    """Return the curve of each task with a chance level, and then its replicates, by the task's score of one rung."""
+    """Return each task's curve, then its replicates, by one of the task's scores; skip tasks without a chance."""
     from runtime.scaling.bootstrap import bootstrap_weights
     from runtime.scaling.task_curve import ScoredModel, fit_task_curve
 

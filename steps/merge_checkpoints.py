@@ -42,7 +42,7 @@ def check_one_model(described: dict[str, tuple[Any, Any]]) -> None:
 
 
 def _fields(model: Any, rope: Any) -> dict[str, Any]:
-    """Return what weights that are averaged must share; how they were first drawn is not in it."""
+    """Return the fields in which averaged weights must agree: all but the initialization."""
     shape = {f"model.{field}": value for field, value in dataclasses.asdict(model).items() if field != "initialization"}
     return {"model": type(model).__name__, "rope": rope} | shape
 
@@ -53,13 +53,13 @@ def _cost(config: MergeCheckpointsConfig, _: Resources) -> Cost:
     return Cost(bytes_read=size * len(config.checkpoints), bytes_written=size)
 
 
-# Versioned, without `packages`, for the reason of `hf_import`.
+# Versioned and without `packages`, for the reason that `hf_import` gives.
 @step(policy="versioned", version="1", check=check_merge, check_on=check_one_host, cost=_cost)
 def merge_checkpoints(config: MergeCheckpointsConfig, context: StepContext) -> TrainPhaseResult:
-    """Write the average, as float32, to a checkpoint without other state, a chunk of a tensor in memory at a time.
+    """Write the float32 average to a checkpoint of weights alone, with one chunk of a tensor in memory at a time.
 
-    The result has the training step and the tokens of the checkpoint with the most tokens. A phase that starts from it
-    counts from 0, as from an import.
+    The result has the training step and the tokens of the checkpoint with the most tokens. A phase that starts from
+    the result counts from 0, as from an import.
     """
     from runtime.model.architectures import ModelDescription
     from runtime.training.checkpoint import read_metadata

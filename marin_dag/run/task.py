@@ -118,7 +118,7 @@ class Outcome:
 
 
 class Reports(Protocol):
-    """What a running step reports to its driver."""
+    """Reports of running steps to their driver."""
 
     def report(self, key: str, progress: Progress) -> None:
         """Report how far the step is."""

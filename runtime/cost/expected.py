@@ -14,16 +14,16 @@ from runtime.cost.roofline import products_seconds, seconds_of, weights_seconds
 BLOCK_OF_LOGITS = 2**28
 """Logits that the loss holds at a time, in float32; `kernels.cross_entropy_chunked.WIDE` has as many."""
 BLOCK_OF_RATIOS, RATIOS_VOCAB_MULTIPLE = 2**30, 256
-"""The same of the kernel for H100 and H200, and the vocabularies that it takes (`kernels.cross_entropy_gpu`)."""
+"""Ratios that the kernel for H100 and H200 holds at a time, and the divisor of vocabularies that the kernel takes."""
 LAYERS_IN_FLIGHT = 2
 """Gathered layers at a time: one computes while the next arrives."""
 RECOMPUTED_LAYERS = 1.5
-"""Activations of the layer whose backward pass runs, and of gradients beside them, in layers."""
+"""Activations and gradients of the layer whose backward pass runs, relative to a layer's activations."""
 GATHERS = 3
-"""Times that the wires take all weights in a micro-batch, the scatter of gradients among them."""
+"""Transfers of all weights in a micro-batch: two gathers, and the scatter of gradients."""
 LOOP_KEEPS = 2.25
-"""Activations that a loop over layers keeps without recomputation, in those of layers that are written out: of these
-the compiler forms many again from others."""
+"""Activations that a loop over layers keeps without recomputation, relative to layers that are written out: there the
+compiler recomputes many by itself."""
 MOST_WRITTEN_OUT = 32
 """Layers that are written out on one GPU (`runtime.platform`)."""
 SCORES_SHARE = 0.6
@@ -31,7 +31,7 @@ SCORES_SHARE = 0.6
 FLASH_ATTENTION_GPUS = ("H100", "H200")
 """GPUs whose attention in bfloat16 keeps no scores (`kernels.attention_tokamax`)."""
 SAVED_BESIDE_LAYERS = 0.5
-"""Activations outside the layers, in layers, where none are recomputed."""
+"""Activations outside the layers without recomputation, relative to a layer's."""
 
 
 def expected_memory(train: CompileRequest) -> int:

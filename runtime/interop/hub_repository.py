@@ -1,7 +1,7 @@
 """HubRepository: the revisions of a model on a Hugging Face hub, as branches of one repository.
 
-Each revision is one commit, made only where the branch differs, so that a call after a kill or a lost answer does not
-commit twice. Weights are uploaded before the commit, and the hub asks only for those that it lacks.
+Each revision is one commit, and only where the branch differs: a call after a kill or a lost answer does not commit
+twice. Weights are uploaded before the commit, and the hub asks only for those that it lacks.
 """
 
 import re
@@ -21,7 +21,7 @@ LOG_IN = "Log in with `hf auth login`, or set HF_TOKEN, with a token that may wr
 
 
 class HubRepository:
-    """The branches of one repository; `is_private` counts where it has to be made."""
+    """The branches of one repository; `is_private` applies when the repository is created."""
 
     def __init__(self, repo: str, *, endpoint: str | None = None, is_private: bool = False) -> None:
         from huggingface_hub import HfApi
@@ -37,13 +37,13 @@ class HubRepository:
         return f'"{self._repo}"' if revision == MAIN else f'"{self._repo}", revision="{revision}"'
 
     def names(self) -> list[str]:
-        return sorted(self._asked(self._heads, lambda problem: None))
+        return sorted(self._retried(self._heads, lambda problem: None))
 
     def changes(self, revision: Revision) -> Changes:
-        return self._asked(lambda: self._compared(revision)[0], lambda problem: None)
+        return self._retried(lambda: self._compared(revision)[0], lambda problem: None)
 
     def write(self, revision: Revision, on_wait: Callable[[str], object]) -> None:
-        self._asked(lambda: self._commit(revision), on_wait)
+        self._retried(lambda: self._commit(revision), on_wait)
 
     def _heads(self) -> dict[str, str]:
         """Return the newest commit of each branch; nothing where there is no repository."""
@@ -82,8 +82,8 @@ class HubRepository:
                 self._repo, operations, commit_message=revision.title, revision=revision.name, parent_commit=head
             )
 
-    def _asked(self, call: Callable[[], Any], on_wait: Callable[[str], object]) -> Any:
-        """Return the answer of a call that may be repeated; raise PublishError where the hub refuses it."""
+    def _retried(self, call: Callable[[], Any], on_wait: Callable[[str], object]) -> Any:
+        """Return the answer of a call, and repeat it after a transient problem; raise PublishError for a refusal."""
         for pause in (*PAUSES, None):
             try:
                 return call()
@@ -100,7 +100,7 @@ class HubRepository:
         raise AssertionError("the last pause is None")
 
     def _transient_problem(self, error: Exception) -> str | None:
-        """Return what may pass; raise PublishError for a refusal, and return None for any other error."""
+        """Return the text of a transient problem, None for other errors; raise PublishError where the hub refuses."""
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
         cause = error.__cause__ if type(error) is RuntimeError and error.__cause__ is not None else error

@@ -1,7 +1,7 @@
 """Revisions: named versions of one model, each a set of files, and the folder that holds them.
 
-A target is changed one revision at a time, and a revision is there whole or as it was before. What a target already has
-is compared by content, so that a second call, or one after a kill, writes only what is missing.
+A target changes one revision at a time, and has each revision whole or as it was before. Files are compared by content,
+so that a second call, or a call after a kill, writes only the missing ones.
 """
 
 import dataclasses
@@ -92,10 +92,10 @@ class Target(Protocol):
         """Return the arguments of `from_pretrained` that load a revision."""
 
     def names(self) -> list[str]:
-        """Return the names of the revisions that are there."""
+        """Return the names of the target's revisions."""
 
     def changes(self, revision: Revision) -> Changes:
-        """Compare a revision with what is there; write nothing."""
+        """Compare a revision with the target; write nothing."""
 
     def write(self, revision: Revision, on_wait: Callable[[str], object]) -> None:
         """Make the target equal to the revision, in one commit; call `on_wait` before another try."""
@@ -123,13 +123,13 @@ def revision_card(export_card: str, *, name: str, target: Target, others: tuple[
 
 
 def in_order(names: set[str]) -> tuple[str, ...]:
-    """Return the names that `revision_name` makes, by training step; others are left out."""
+    """Return the names that `revision_name` can make, by training step; ignore others."""
     found = ((match, name) for name in names if (match := NAME.fullmatch(name)) is not None)
     return tuple(name for _, name in sorted((int(match["step"]), name) for match, name in found))
 
 
 def compared(revision: Revision, present: Mapping[str, str] | None) -> Changes:
-    """Compare a revision with the ids of `present` files, SHA-256 or git's; None is a revision that is not there."""
+    """Compare a revision with the ids of `present` files, SHA-256 or git's; None where it is not there."""
     known = present or {}
     written = (name for name, file in revision.files.items() if known.get(name) not in (file.sha256, file.git_id))
     return Changes(present is None, tuple(sorted(written)), tuple(sorted(known.keys() - revision.files.keys())))

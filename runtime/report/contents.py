@@ -359,7 +359,7 @@ class Report:
 
     @property
     def uses(self) -> dict[tuple[str, str], SourceUse]:
-        """What each phase took of each source, by source and phase."""
+        """Use of each source by each phase, by source and phase."""
         return {} if self.consumption is None else {(use.source, use.phase): use for use in self.consumption.uses}
 
     @property

@@ -47,7 +47,7 @@ def page(
 
 
 class HeatMap(NamedTuple):
-    """What templates/heat_map.html shows."""
+    """Values that templates/heat_map.html shows."""
 
     moments: Sequence[str]
     windows: Sequence[HeatWindow]

@@ -1,7 +1,7 @@
 """IsoFLOP curves: the best size at each of several budgets, from a parabola (approach 2 of arXiv:2203.15556).
 
-The curves assume no law, so that they check the fitted one. The loss of a size between two of its lengths is taken from
-a straight line in logarithms.
+The curves assume no law, so they are a check of the fitted one. The loss of a size between two of its lengths is taken
+from a straight line in logarithms.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class IsoFlopCurve:
 
 
 def isoflop_curves(rungs: Sequence[Rung]) -> list[IsoFlopCurve]:
-    """Return curves at budgets that at least `MIN_SIZES` sizes reach, spread evenly in logarithms; none if none is."""
+    """Return curves at budgets that at least `MIN_SIZES` sizes reach, spread evenly in logarithms."""
     by_size: dict[float, list[tuple[float, float]]] = {}
     for rung in sorted(rungs):
         flops = FLOPS_PER_PARAMETER_AND_TOKEN * rung.num_parameters * rung.num_tokens
@@ -38,7 +38,7 @@ def isoflop_curves(rungs: Sequence[Rung]) -> list[IsoFlopCurve]:
     reached = [flops for flops in ends if sum(low <= flops <= high for low, high in ranges) >= MIN_SIZES]
     if not reached or min(reached) == max(reached):
         return []
-    # The ends are rounded inwards, or the size that ends there would be left out.
+    # Rounded inwards, so that the size that ends there is on the curve.
     budgets = np.geomspace(min(reached) * (1 + 1e-9), max(reached) * (1 - 1e-9), NUM_BUDGETS)
     curves = [_curve(float(flops), by_size) for flops in budgets]
     return [curve for curve in curves if len(curve.num_parameters) >= MIN_SIZES]

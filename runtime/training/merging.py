@@ -1,4 +1,4 @@
-"""MergedLeaf: the weighted sum of one leaf over several checkpoints, made chunk by chunk.
+"""MergedLeaf: the weighted sum of a leaf over several checkpoints, computed chunk by chunk.
 
 Averages of checkpoints of one run stand in for a decay of the learning rate (arXiv:2505.12082, arXiv:2507.17634); those
 of branches are model soups (arXiv:2203.05482).
@@ -20,12 +20,12 @@ class Part(NamedTuple):
 
     reader: Reader
     prefix: str
-    """How the names of their leaves begin."""
+    """Prefix of the names of their leaves."""
     coefficient: float
 
     @classmethod
     def open(cls, checkpoint: str, weights: str, coefficient: float) -> "Part":
-        """Open a checkpoint; raise CheckpointError where there is none, or it has no such weights."""
+        """Open a checkpoint; raise CheckpointError where it is missing or lacks these weights."""
         reader = Reader(checkpoint)
         return cls(reader, leaf_prefix(reader, weights), coefficient)
 
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 class MergedLeaf:
-    """One leaf of the sum: float32, in the chunks of the first checkpoint. One chunk of each is in memory."""
+    """A float32 leaf of the sum, in the first checkpoint's chunks; one chunk of each checkpoint is in memory."""
 
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self._name, self._parts = name, parts

@@ -1,4 +1,4 @@
-"""What commands and the page show of a whole run: one figure has one name, rows and texts are those of the run."""
+"""Commands and the page over a whole run: one figure has one name, rows and texts are those of the run."""
 
 import contextlib
 import io

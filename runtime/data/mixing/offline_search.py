@@ -1,7 +1,7 @@
-"""Offline search: the mixture that a swarm of small runs, each with a mixture of its own, predicts to be best.
+"""Offline search: the best mixture, by a law that is fitted to small runs (proxies) under different mixtures.
 
-RegMix (arXiv:2407.01492) draws the mixtures; the law that is fitted is that of arXiv:2403.16952: the loss of a domain
-is a floor and an exponential of a linear function of the shares.
+Mixtures are drawn as in RegMix (arXiv:2407.01492). The law is that of arXiv:2403.16952: the loss of a domain is the sum
+of a floor and an exponential of a linear function of the shares.
 """
 
 import dataclasses
@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Float
 
 SMALLEST_SHARE = 1e-3
-"""A drawn share below it counts as this, so that each proxy has every source."""
+"""Least share in a drawn mixture, so that each proxy has every source."""
 FLOORS = (0.0, 0.5, 0.8, 0.9, 0.95)
-"""Floors of a domain that are tried, as parts of its lowest loss."""
+"""Floors to try, as parts of the lowest loss of a domain."""
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Penalties that are tried, for one proxy."""
+"""Penalties of the ridge regression to try."""
 ITERATIONS = 300
 BISECTIONS = 60
 INTERVAL = (5.0, 95.0)
@@ -38,6 +38,7 @@ class MixtureLaw:
     """Root mean square error for proxies that the fit leaves out, one at a time."""
 
     def predicted(self, shares: Float[np.ndarray, "... sources"]) -> Float[np.ndarray, "... domains"]:
+        """Return the loss of each domain under a mixture."""
         return self.floors + np.exp(self.offsets + shares @ self.slopes)
 
 
@@ -46,7 +47,7 @@ def draw_mixtures(
 ) -> list[dict[str, float]]:
     """Return the natural mixture and `count - 1` draws of a Dirichlet distribution around it.
 
-    Its concentration is drawn between the `strengths` (log-uniform): the lower, the farther from the natural mixture.
+    The concentration is log-uniform between the `strengths`. A lower one gives mixtures farther from the natural one.
     """
     rng = np.random.default_rng(seed)
     names = sorted(natural)
@@ -60,7 +61,7 @@ def draw_mixtures(
 
 
 def fit_law(shares: Shares, losses: Losses) -> MixtureLaw:
-    """Fit each domain by ridge regression of log(loss - floor); floor and ridge have the least leave-one-out error."""
+    """Fit each domain by ridge regression of log(loss - floor), at the floor and ridge of least leave-one-out error."""
     fits = [_fit_domain(shares, losses[:, domain]) for domain in range(losses.shape[1])]
     floors, ridges, errors = (np.array(values) for values in zip(*fits, strict=True))
     offsets, slopes = _solved(shares, losses, floors, ridges)
@@ -74,7 +75,7 @@ def refit(law: MixtureLaw, shares: Shares, losses: Losses) -> MixtureLaw:
 
 
 def best_mixture(law: MixtureLaw, lower: Bounds, upper: Bounds) -> Float[np.ndarray, "sources"]:
-    """Return the shares within the bounds with the least mean of predicted losses; the mean is convex in them."""
+    """Return the shares within the bounds that minimise the mean predicted loss, a convex function of the shares."""
     shares, step = projected(np.full(len(lower), 1 / len(lower)), lower, upper), 1.0
     value = law.predicted(shares).mean()
     for _ in range(ITERATIONS):
@@ -115,7 +116,7 @@ class SearchedMixture:
 def search(
     law: MixtureLaw, shares: Shares, losses: Losses, lower: Bounds, upper: Bounds, *, num_bootstraps: int, seed: int
 ) -> SearchedMixture:
-    """Return the best mixture within the bounds; each bootstrap sample is fitted and searched anew."""
+    """Return the best mixture within the bounds; each bootstrap sample is fitted and searched again."""
     best = best_mixture(law, lower, upper)
     rng = np.random.default_rng(seed)
     found, gains = [], []

@@ -236,7 +236,7 @@ def test_an_alarm_has_figure_and_limit():
     ids=["normal", "t5"],
 )
 def test_false_alarms_in_forty_thousand_updates_of_noise(t, most):
-    """One value in 1,500 of t noise with five degrees of freedom is past six deviations, and is an alarm."""
+    """A value in 1,500 of t noise with five degrees of freedom is past six deviations, and is an alarm."""
     noise = figures(40_000, seed=3, t=t)
     noise.learning_rate = np.linspace(1e-3, 1e-4, 40_000)
     found = collections.Counter(alarm.monitor for alarm in alarms_of(noise.rows()))
