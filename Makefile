@@ -12,11 +12,15 @@ PROGRESS = | awk '/^Collecting /{if (++n % 25 == 0) {print "  " n " packages fet
 PIP_LOCKED = $(PIP) --no-deps --require-hashes
 PIP_SHOWN = -u -m pip install --disable-pip-version-check --root-user-action ignore --progress-bar off --no-deps --require-hashes
 
-.PHONY: tootsie test benchmarks compile-matrix real-model lock format clean
+.PHONY: tootsie ladder test benchmarks compile-matrix real-model lock format clean
 
 tootsie: .venv/ready
 	@echo "running the flagship at laptop scale: about 5 minutes on two cores the first time, seconds when all is done"
 	@.venv/bin/python pipelines/tootsie.py
+
+ladder: .venv/ready
+	@echo "running the laptop's ladder: about 6 minutes on two cores the first time, seconds when all is done"
+	@.venv/bin/python pipelines/ladder.py
 
 # Three workers for two cores: a worker waits a quarter of its time for Ray or for a process that it has killed.
 # tests/conftest.py sets the order of the files. A worker that crashes ends the run, since pytest-xdist 3.8 gives its

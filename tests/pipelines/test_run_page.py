@@ -26,6 +26,7 @@ from runtime.report.panel import MAIN_LINE, main_and_branches, token_range
 from runtime.tables.parquet_bytes import TableError
 from runtime.tracking.curves import ANSWER_BITS_PER_BYTE
 from runtime.training.checkpoint_reader import CheckpointError
+from steps.report import ReportResult
 from steps.sample import SampleResult, SampleText
 from tests import browser
 from tests.browser import NEEDS_CHROMIUM
@@ -283,6 +284,18 @@ def test_a_long_run_is_thinned_to_what_is_shown_and_keeps_its_extremes():
     assert len(whole["x"]) <= MOST_POINTS and max(whole["y"]) == 11
     near = thinned([line], 699_990.0, 700_010.0)[LOSS]["lines"]["long"]
     assert near["x"] == [float(x) for x in range(699_989, 700_012) if x != 700_004]
+
+
+def test_the_report_with_forks_is_a_view_beside_the_report(session, graph):
+    report = graph.step("report")
+    both = Graph([report, report.fork("report/forks", title="Tootsie, with its forks")])
+    for name in ("report", "report/forks"):
+        commit(session.store, both.step(name), ReportResult(page="report.html"), output_path=f"made/{name}")
+        session.store.write(f"made/{name}/report.html", f"<p>{name}".encode())
+    page = RunPage(session, both)
+    titles = {view["name"]: view["title"] for view in page.values(None, None)["views"]}
+    assert titles["report/forks"] == "Tootsie, with its forks" != titles["report"]
+    assert page.view("report/forks") == "<p>report/forks"
 
 
 def test_a_view_that_is_not_there_is_refused(session, graph, trained):

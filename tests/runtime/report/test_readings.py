@@ -118,25 +118,25 @@ def test_millions_of_rows_are_not_rendered_as_text(tmp_path):
 
 
 def spiky(num_steps, spikes):
-    """Return a table whose loss is 2.0 but for some noise, and 3.0 at the spikes."""
+    """Return a table whose loss is 2.0 but for some noise, and 2.2 at the spikes."""
     table = MetricsTable()
     for step in range(1, num_steps + 1):
-        loss = 3.0 if step in spikes else 2.0 + 0.01 * math.sin(7.0 * step)
+        loss = 2.2 if step in spikes else 2.0 + 0.01 * math.sin(7.0 * step)
         table.append(MetricsRow(step, 1_000 * step, 8, 990, 1e-3, loss, 0.0, 1.0, 1e-3, 1.0, 1.0))
     return table
 
 
 def test_alarms_are_those_of_the_phase_and_tell_which_spikes_were_recovered_from(tmp_path):
     path = tmp_path / "metrics.parquet"
-    table = spiky(900, {101, 400, 401, 880, 881})
-    path.write_bytes(table.rows_to_parquet(slice(0, 900)))
-    found = read_alarms(str(path), "ocelot", begin_step=200, resets_at=never, first_loss=None)
+    # A spike before the phase, two that follow each other, and two at the end, too new to be recovered from.
+    path.write_bytes(spiky(900, {51, 400, 401, 880, 881}).rows_to_parquet(slice(0, 900)))
+    found = read_alarms(str(path), "ocelot", begin_step=100, resets_at=never, first_loss=None)
     assert [(alarm.monitor, alarm.step, alarm.tokens, alarm.has_recovered) for alarm in found] == [
         ("loss_spike", 401, 401_000, True),
         ("loss_spike", 881, 881_000, False),
     ]
-    assert {alarm.phase for alarm in found} == {"ocelot"} and found[0].figure == 3.0 > found[0].limit
-    reset = read_alarms(str(path), "ocelot", begin_step=200, resets_at=lambda step: step == 399, first_loss=None)
+    assert {alarm.phase for alarm in found} == {"ocelot"} and found[0].figure == 2.2 > found[0].limit
+    reset = read_alarms(str(path), "ocelot", begin_step=100, resets_at=lambda step: step == 399, first_loss=None)
     assert [alarm.step for alarm in reset] == [881], "another mixture is meant to change the loss"
 
 
