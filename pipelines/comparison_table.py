@@ -54,7 +54,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     if comparison.other_text:
         domains = ", ".join(comparison.other_text)
         notes.append(f"Held-out text of {domains} is not the same in all runs, which alone changes bits per byte")
-    return [*notes, *(["noise: the 95 % interval of the difference holds 0"] if by else [])]
+    return [*notes, *(["noise: the 95 % interval of the difference contains 0"] if by else [])]
 
 
 def comparison_content(comparison: Comparison) -> dict[str, Any]:

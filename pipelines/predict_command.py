@@ -152,9 +152,7 @@ def budget_flops(parsed: argparse.Namespace) -> float | None:
     if parsed.flops is not None or not given:
         return None if parsed.flops is None else float(parsed.flops)
     if missing := [name for name in options if name not in given]:
-        raise UserError(
-            f"{given[0]} without {missing[0]}: give all three, such as --money 300 --price 24 --on H100:8."
-        )
+        raise UserError(f"{given[0]} without {missing[0]}: give all three, such as --money 300 --price 24 --on H100:8.")
     machine = resources_named(parsed.on)
     if isinstance(machine, Cpu):
         raise UserError(f"--on {parsed.on}: the peak of a CPU is not known. Name GPUs or a TPU slice, or use --flops.")

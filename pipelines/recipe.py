@@ -159,7 +159,7 @@ def merge(
     coefficients: Sequence[float] | None = None,
     weights: str = HOT,
 ) -> Step[Any]:
-    """Return the weighted average of weights, which is evaluated, exported and started from like a phase's.
+    """Return a merge, the weighted average of weights; evaluations, exports and phases take it like a phase.
 
     Args:
         name: the step's name.

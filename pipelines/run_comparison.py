@@ -39,7 +39,7 @@ class RunDifference(NamedTuple):
 
     @property
     def is_noise(self) -> bool | None:
-        """Whether the 95 % interval holds 0; None where it is unknown."""
+        """Whether the 95 % interval contains 0; None where it is unknown."""
         from runtime.evaluation.uncertainty import is_noise
 
         return None if self.stderr is None else is_noise(self.value, self.stderr, self.degrees)
@@ -72,7 +72,7 @@ def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
 
 
 def comparisons(runs: Sequence[Run], others: Iterable[Run]) -> Iterator[Comparison]:
-    """Yield a comparison of all runs with each of them, which it has first; the others keep their order."""
+    """Yield, for each run, a comparison with that run first and the others in their order."""
     others = list(others)
     read = [_read(run, others) for run in runs]
     for first in read:
@@ -85,7 +85,7 @@ class _ReadRun(NamedTuple):
     run: Run
     record: Record
     repeats: list[float]
-    """Bits per byte of the run and of the runs that differ from it by nothing but the seed."""
+    """Bits per byte of the run and of the runs that differ from it by the seed alone."""
     evaluation: Record | None
     losses: "Losses | None"
 
@@ -178,7 +178,7 @@ def _joint(errors: Sequence[float | None], index: int, value: float) -> RunDiffe
 
 
 def _repeats(run: Run, record: Record, others: Iterable[Run]) -> list[float]:
-    """Return the bits per byte of a run and of the runs that differ from it by nothing but the seed."""
+    """Return the bits per byte of a run and of the runs that differ from it by the seed alone."""
     found = [run.bits_per_byte]
     for other in others:
         is_candidate = other.prefix == run.prefix and other.key != run.key and other.bits_per_byte is not None

@@ -10,7 +10,7 @@ from runtime.report.curve_plots import curves
 from runtime.report.html import document, figure_scripts, macro, source
 
 MOST_COMPARED = 12
-"""Finished runs that a page can compare, each with each; a page holds their curves."""
+"""Most finished runs that a page can compare, since it holds their curves."""
 MOST_CHARACTERS = 2_000
 
 
@@ -28,9 +28,9 @@ def page(
     Args:
         title: heading of the page.
         note: what a figure of the table means.
-        runs: by row of the table.
-        every: searched for runs that differ from one of `runs` by the seed.
-        headings: by column; one that begins with "#" is of numbers.
+        runs: one for each row of the table.
+        every: all runs, among them those that differ from one of `runs` by the seed.
+        headings: one for each column; "#" marks a column of numbers.
         rows: texts of the table.
         chosen: runs that are compared when the page opens.
     """

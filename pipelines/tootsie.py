@@ -69,13 +69,13 @@ def chosen_scale(arguments: argparse.Namespace) -> Scale:
 
 
 def _chosen_tokens(arguments: argparse.Namespace, machines: Resources | None) -> int | None:
-    """Return the tokens of the main line that the arguments give; None for the scale's own."""
+    """Return the tokens of the main line by --tokens or --hours; None without both."""
     if arguments.hours is None:
         return None if arguments.tokens is None else tokens_named(arguments.tokens)
     if arguments.tokens is not None:
         raise UserError("--tokens and --hours: both set the length of the run. Remove one of the two options.")
     if machines is None:
-        raise UserError("--hours: hours of which machines? Name them too, such as --on H100:1.")
+        raise UserError("--hours needs machines. Name them, such as --on H100:1.")
     return tokens_in(hours_named(arguments.hours), SCALES[arguments.scale], machines)
 
 

@@ -105,7 +105,7 @@ def _check_validation_tasks(config: TrainPhaseConfig) -> Tokenizers:
 def described_by(weights: Reference | None) -> TrainPhaseConfig | HfImportConfig | None:
     """Return the config of the phase or import with these weights, or of the first checkpoint of a merge.
 
-    It is None for steps outside of the graph, or of another kind.
+    The result is None for a step outside of the graph, or of another kind.
     """
     if weights is None:
         return None
@@ -162,7 +162,7 @@ def check_one_tokenizer(tokenizers: Tokenizers) -> None:
 def check_average_exists(field: str, phase: Reference, name: str | None, *, instead: str = HOT) -> None:
     """Raise RefusedConfigError, with `instead` for `field`, where the phase has no average called `name`.
 
-    An import or merge has none. A phase outside of the graph is not checked, and None and "hot" are no averages.
+    An import or merge has no averages. Neither a phase outside of the graph nor the names None and "hot" are checked.
     """
     config = phase.config_of(TrainPhaseConfig)
     if name in (None, HOT) or (config is None and not is_weights_alone(phase)):

@@ -46,7 +46,7 @@ _OPERATIONS = frozenset({
 """Nodes whose operands may run a method."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPUTED = (ast.Call, ast.Starred, ast.Subscript)
-"""Expressions whose value may be a function that no name of the code stands for."""
+"""Expressions whose value may be a function without a name in the code."""
 _CLASS_MAKERS = frozenset({"create_model", "make_dataclass", "new_class", "type"})
 """Functions that make a class below bases among their arguments."""
 

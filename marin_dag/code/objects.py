@@ -122,7 +122,7 @@ def passed_by(argument: ast.expr) -> Iterator[ast.expr]:
 
 
 def operands(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is below a node, and what displays there hold."""
+    """Yield the children of a node, and the elements of displays among them."""
     for child in children(node):
         yield child
         if isinstance(child, ast.List | ast.Tuple | ast.Set | ast.Dict):
@@ -154,7 +154,7 @@ def is_fresh(module: Module, node: ast.expr, own: Container[str]) -> bool:
 
 
 def _may_return_argument(module: Module, call: ast.Call, name: str) -> bool:
-    """Return whether others may hold the result of a call, as those who hold an argument of a package's function."""
+    """Return whether the result of a call may be shared: a package's function may return its argument."""
     is_own = not is_pure(name) or name.startswith(("collections.", "numpy."))
     return shares(name) or not (is_own or all(is_data(module, each) for each in call.args))
 

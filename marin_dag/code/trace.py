@@ -273,7 +273,7 @@ class Traces:
         return [each.effects for each in statements if each.changes and place.name in each.reads]
 
     def _is_unknown(self, effects: Effects) -> bool:
-        """Return whether a value comes from a function of which nothing is known, as a file does."""
+        """Return whether a value comes from an unknown function, as a file object does."""
         others = [each for each in effects.called if not self._sources.is_first_party(each[0].module)]
         return any(not is_pure(written(each)) for each in others)
 

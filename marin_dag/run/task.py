@@ -127,7 +127,7 @@ class Reports(Protocol):
         """Report that a milestone is committed, so that steps that wait for it may start."""
 
     def say(self, text: str) -> None:
-        """Show a line in the terminal; that of a step names the step."""
+        """Show a line in the terminal; a line of a step begins with the step's name."""
 
 
 class Listener(Reports, Protocol):

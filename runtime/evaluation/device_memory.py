@@ -15,21 +15,21 @@ QUERIES_PER_BATCH = 1_024
 GIB = 2**30
 LEAST_CAPACITY, LEAST_UNEVEN = 128, 1_024
 USABLE_SHARE = 0.97
-"""Share of a device's memory that is planned with; the rest is left to fragments."""
+"""Share of a device's memory that plans use; fragments take the rest."""
 GATHERED_EMBEDDINGS = 1.5
-"""Largest memory for a gathered embedding, in its whole size: a torus of two axes gathers it in two steps."""
+"""Largest memory of a gathered embedding, relative to its size: a torus of two axes gathers it in two steps."""
 CURE = "use more devices or an export of dtype bfloat16"
 
 
 class DeviceRoom(NamedTuple):
-    """The most tokens that a device holds beside its share of the parameters; without limits, as on a CPU."""
+    """Limits of tokens on a device, beside its share of the parameters; the defaults are those of a CPU."""
 
     cached_tokens: int = CACHED_TOKENS
     """Tokens in its cache."""
     longest_text: int | None = None
-    """Tokens of one text with its prompt: a slot of the cache, and first a row as long."""
+    """Tokens of one text with its prompt, which fill a slot of the cache; None without a limit."""
     row_tokens: int | None = None
-    """Tokens in rows that are scored together."""
+    """Tokens in rows that are scored together; None without a limit."""
 
 
 def device_room(

@@ -179,7 +179,7 @@ class LlamaHarness(RequestTokens, LM):
         return row_length(min(self._max_length, sum(map(len, parts))))
 
     def _way(self, request: Instance) -> tuple[GenerationRequest, int]:
-        """Return how a text is asked for, and how many tokens of its prompt fit beside it."""
+        """Return the settings of a requested text, and how many tokens of its prompt fit beside the text."""
         try:
             way = generation_request(request.args[1])
         except GenerationError as error:

@@ -94,7 +94,7 @@ def run_tasks(
 
 
 def _checked(task: Any, harness: "LlamaHarness") -> Callable[..., None]:
-    """Return the function that builds a task's requests, which checks them: lm-eval builds all before it asks any."""
+    """Return a function that builds and checks a task's requests; lm-eval builds all before it sends the first."""
     build = task.build_all_requests
 
     def build_and_check(**options: Any) -> None:

@@ -22,7 +22,7 @@ class Difference(NamedTuple):
 
     @property
     def is_noise(self) -> bool:
-        """Whether the 95 % confidence interval of the difference holds 0, or is unknown."""
+        """Whether the 95 % confidence interval of the difference contains 0, or is unknown."""
         return is_noise(self.value, self.stderr)
 
 

@@ -27,7 +27,7 @@ class ModelCard:
     tokenizer_digest: str
     """SHA-256 of tokenizer.json."""
     num_merged: int = 0
-    """Checkpoints that the weights are the weighted average of; 0 for those of one."""
+    """Number of checkpoints whose weighted average the weights are; 0 for weights of one checkpoint."""
 
     def markdown(self) -> str:
         """Return the card, with the front matter that model hubs read."""

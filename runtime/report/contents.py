@@ -287,7 +287,7 @@ class HeatWindow:
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether the window is as easy as text that was trained on, if only outside a few blanks."""
+        """Whether the window is as easy as text that was trained on, perhaps except for a few blanks."""
         return float(-np.nanmedian(self.newest.log_prob)) < EASY_NATS
 
     @property
@@ -332,7 +332,7 @@ class Report:
     source_curves: tuple[SourceCurve, ...] = ()
     """Curves of the main line."""
     alarms: tuple[PhaseAlarm, ...] = ()
-    """Alarms of the phases in their order, those of machines left out: they differ between equal runs."""
+    """Alarms of the phases, in their order, without alarms of machines, which differ between equal runs."""
     final_loss_steps: int = 1
     """Number of training steps that a final loss is the mean of."""
     texts: tuple[PhaseText, ...] = ()

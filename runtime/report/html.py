@@ -1,4 +1,4 @@
-"""HTML made from the files in `templates/`, where each text is escaped and what is HTML already is kept.
+"""HTML from the files in `templates/`: texts are escaped, and `Markup` is kept.
 
 A sample of a web page, which may hold anything, cannot become part of the page by being forgotten somewhere: only a
 `Markup`, which templates alone make, passes unescaped.
@@ -47,7 +47,7 @@ def _environment() -> jinja2.Environment:
 
 
 def macro(template: str, name: str, *arguments: Any, **keywords: Any) -> Markup:
-    """Return what a macro of a template makes."""
+    """Return the HTML of a macro of a template."""
     environment = _environment()
     made = environment.getattr(environment.get_template(template).module, name)(*arguments, **keywords)
     return Markup(made.strip())
@@ -57,7 +57,7 @@ def table(headings: Sequence[str], rows: Rows, caption: str, *, grouped: int = 0
     """Return a table that scrolls sideways by itself on a narrow page; nothing without rows.
 
     Args:
-        headings: by column; one that begins with "#" is of numbers, which are set right. The first names the row.
+        headings: one for each column; "#" marks a column of numbers. The first column names the row.
         rows: the cells of each row.
         caption: above the table.
         grouped: number of first columns in which equal cells of consecutive rows are one cell.

@@ -74,6 +74,7 @@ def test_the_mixture_gains_and_keeps_within_epochs_floors_and_ceilings(run_alone
     [
         {"min_shares": {"math": 0.3}},
         {"max_shares": dict.fromkeys(NATURAL, 0.3)},
+        {"max_shares": {"web": 0.52, "code": 0.2}},
     ],
 )
 def test_limits_that_no_mixture_has_are_an_error(run_alone, limits):

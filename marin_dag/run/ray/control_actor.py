@@ -21,7 +21,7 @@ class Updates(NamedTuple):
     progress: dict[str, Progress]
     published: list[str]
     lines: list[str]
-    """Not by key: each line names its step."""
+    """Lines of all steps in order, each with the name of its step."""
 
 
 class ControlActor:
