@@ -26,7 +26,7 @@ WARMUP_SHARE, MOST_WARMUP_STEPS = 0.02, 1_000
 AVERAGED_SHARE, MOST_AVERAGED_STEPS = 0.1, 200
 """Training steps that an average spans: a share of the last phase, at most those of the public run's 0.995."""
 CHECKPOINTS, GOOD_CHECKPOINTS, VALIDATIONS = 50, 5, 50
-"""Number of temporary checkpoints, of good checkpoints and of validations in a run."""
+"""Numbers of them over a run."""
 _TOKENS = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\d+)?) ?([kmbt]?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
@@ -141,7 +141,7 @@ def hours_on(scale: Scale, resources: Resources) -> float:
 
 
 def tokens_in(hours: float, scale: Scale, resources: Resources) -> int:
-    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` digits."""
+    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` figures."""
     return round(_rounded(main_line_tokens(scale) * hours / hours_on(scale, resources)))
 
 

@@ -1,7 +1,7 @@
 """HubRepository: the revisions of a model on a Hugging Face hub, as branches of one repository.
 
-Each revision is one commit, and only where the branch differs: a call after a kill or a lost answer does not commit
-twice. Weights are uploaded before the commit, and the hub asks only for those that it lacks.
+Each revision is one commit, made only where the branch differs, so that a call after a kill or a lost answer does not
+commit twice. Weights are uploaded before the commit, and the hub asks only for those that it lacks.
 """
 
 import re
