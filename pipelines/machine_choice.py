@@ -214,9 +214,9 @@ def _chosen(scale: Scale, peak_of: Peak) -> Choice:
         key=lambda request: -expected_memory(request),
     )
     raise UserError(
-        f"--on: a training step of {scale.name} needs about {expected_memory(smallest) / GIB:.1f} GiB on a chip of "
-        f"{scale.main_resources}, even with one sequence at a time; a chip has "
-        f"{slice_of(smallest.slice).generation.hbm_in_bytes / GIB:.1f} GiB. Use more chips, or a smaller --scale."
+        f"--on: a training step of {scale.name} takes about {expected_memory(smallest) / GIB:.1f} GiB of a chip of "
+        f"{scale.main_resources} with one sequence at a time, of "
+        f"{slice_of(smallest.slice).generation.hbm_in_bytes / GIB:.1f}. Use more chips, or a smaller --scale."
     )
 
 

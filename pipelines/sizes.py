@@ -104,7 +104,7 @@ def parameters_without_embeddings(model: LlamaConfig) -> int:
     return model.num_parameters - model.vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)
 
 
-def scale_of_size(name: str, tokens: float | None = None) -> Scale:
+def derived(name: str, tokens: float | None = None) -> Scale:
     """Return the scale of a size of `SIZES`; `tokens` are those of its main line, by default by its parameters."""
     size = SIZES[name]
     num_parameters = parameters_without_embeddings(size.model)
@@ -145,7 +145,7 @@ def _batches(token_ratio: float, sequence_length: int) -> tuple[BatchSize, Batch
 
 SCALES = {
     scale.name: scale
-    for scale in sorted((LAPTOP, EIGHT_B, *map(scale_of_size, SIZES)), key=lambda scale: scale.model.num_parameters)
+    for scale in sorted((LAPTOP, EIGHT_B, *map(derived, SIZES)), key=lambda scale: scale.model.num_parameters)
 }
 """Scales by name, the smallest first."""
 
@@ -156,5 +156,5 @@ def scale_at(name: str, tokens: float | None) -> Scale:
     if tokens is None:
         return scale
     if name in SIZES:
-        return scale_of_size(name, tokens)
+        return derived(name, tokens)
     return dataclasses.replace(scale, **lengths_at(scale, tokens, scale.batches, scale.sequence_length))

@@ -69,7 +69,7 @@ def chosen_scale(arguments: argparse.Namespace) -> Scale:
 
 
 def _chosen_tokens(arguments: argparse.Namespace, machines: Resources | None) -> int | None:
-    """Return the tokens of the main line by --tokens or --hours; None without both."""
+    """Return the tokens of the main line that the arguments give; None for the scale's own."""
     if arguments.hours is None:
         return None if arguments.tokens is None else tokens_named(arguments.tokens)
     if arguments.tokens is not None:

@@ -1,7 +1,7 @@
 """Revisions: named versions of one model, each a set of files, and the folder that holds them.
 
-A target changes one revision at a time, and has each revision whole or as it was before. Files are compared by content,
-so that a second call, or a call after a kill, writes only the missing ones.
+A target is changed one revision at a time, and a revision is there whole or as it was before. What a target already has
+is compared by content, so that a second call, or one after a kill, writes only what is missing.
 """
 
 import dataclasses

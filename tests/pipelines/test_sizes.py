@@ -22,7 +22,7 @@ from pipelines.length import (
 from pipelines.mixtures import scaled
 from pipelines.sampled_sources import MIXTURES, sampled_weights
 from pipelines.scales import EIGHT_B, LAPTOP
-from pipelines.sizes import SCALES, SIZES, parameters_without_embeddings, scale_at, scale_of_size
+from pipelines.sizes import SCALES, SIZES, derived, parameters_without_embeddings, scale_at
 from runtime.optim.schedule import WsdS
 from tests.catalogue import expect_error
 
@@ -87,8 +87,8 @@ def test_a_length_too_short_for_a_part_is_refused_with_the_least_that_is_not():
 def test_hours_give_a_length_that_tokens_can_repeat():
     tokens = tokens_in(1.0, SCALES["125m"], H100)
     assert tokens_named(typed_tokens(tokens)) == tokens
-    assert hours_on(scale_of_size("125m", tokens), H100) == pytest.approx(1.0, rel=0.01)
-    assert hours_on(scale_of_size("125m", tokens), Gpu("H100", 8)) == pytest.approx(1 / 8, rel=0.01)
+    assert hours_on(derived("125m", tokens), H100) == pytest.approx(1.0, rel=0.01)
+    assert hours_on(derived("125m", tokens), Gpu("H100", 8)) == pytest.approx(1 / 8, rel=0.01)
     with expect_error(UserError):
         tokens_in(1.0, LAPTOP, Cpu(2))
 
