@@ -1,7 +1,7 @@
 """publish: exports as revisions of one Hugging Face repository, or of a folder.
 
-Publishing is not a step: a record in the prefix could not say what the target holds now. Each call compares the target
-with the exports instead, and writes what differs.
+This is a command and no step: it acts outside of the prefix, so a record of it could not say what is there now. Each
+call compares the target with the exports instead, and writes what is missing.
 """
 
 import fnmatch
@@ -60,7 +60,7 @@ def _publish_all(session: Session, exports: Sequence[_Export], target: "Target")
     for revision in _revisions(session, exports, target, there):
         changes = target.changes(revision)
         size = sum(revision.files[name].size for name in changes.written)
-        state = "unchanged" if not changes else "new" if changes.is_new else "changed"
+        state = "is there" if not changes else "new" if changes.is_new else "changed"
         files = f"{len(changes.written)} of {len(revision.files)} files, {in_bytes(size)}" if changes else ""
         rows.append([revision.name, state, files])
         is_equal = is_equal and not changes
@@ -68,9 +68,9 @@ def _publish_all(session: Session, exports: Sequence[_Export], target: "Target")
             target.write(revision, lambda problem: print(f"{problem}", file=sys.stderr))
             print(f"published {revision.name}: {files}", flush=True)
         elif not is_dry:
-            print(f"unchanged {revision.name}", flush=True)
+            print(f"{revision.name} is there", flush=True)
     if is_dry:
-        print("\n".join([f"{target.address} would have", *aligned(rows, left=(0, 1, 2))]))
+        print("\n".join([f"{target.address} would get", *aligned(rows, left=(0, 1, 2))]))
         print(f"publish it  {session.line('publish', *session.parsed.names)}" if not is_equal else "nothing to publish")
         return NOTHING_WOULD_RUN if is_equal else SOMETHING_WOULD_RUN
     print(f"{target.address} has {len(rows) - 1} revisions and main, which is {exports[-1].revision}")
@@ -97,7 +97,7 @@ def _target(session: Session) -> "Target":
 
 
 def _exports(session: Session) -> Iterator[_Export]:
-    """Yield the named exports, the matches of one pattern by their tokens; the last export becomes main."""
+    """Yield the exports that the user named, those of one pattern by their tokens; the last becomes main."""
     graph = session.graph()
     taken: dict[str, str] = {}
     for pattern in session.parsed.names:
@@ -116,11 +116,7 @@ def _exports(session: Session) -> Iterator[_Export]:
 
 
 def _finished(session: Session, pattern: str, steps: Sequence[Step[Any]]) -> list[tuple[Step[Any], Record]]:
-    """Return the finished exports of a pattern, and print the names of the others.
-
-    Raises:
-        UserError: no export is finished, or the pattern is the name of an unfinished one.
-    """
+    """Return the finished exports of a pattern, and name the others; an export that is named itself has to be done."""
     records = Records(session.store).find_all({step.key for step in steps})
     missing = [step for step in steps if step.key not in records]
     if missing and (len(missing) == len(steps) or pattern == missing[0].name):
@@ -148,7 +144,7 @@ def _revision_name(step: Step[Any], result: HfExportResult) -> str:
 
 
 def _revisions(session: Session, exports: Sequence[_Export], target: "Target", there: set[str]) -> "Iterator[Revision]":
-    """Yield the revisions, then main; the next one deletes the copies of remote files."""
+    """Yield the revisions and then main; copies of remote files last until the next one is asked for."""
     from runtime.interop.revisions import MAIN, Revision, in_order
 
     others = in_order(there | {export.revision for export in exports})
@@ -164,7 +160,7 @@ def _revisions(session: Session, exports: Sequence[_Export], target: "Target", t
 
 
 def _files(session: Session, export: _Export, folder: Path) -> "dict[str, RevisionFile]":
-    """Return the files of an export by name, checked against the manifest of its record."""
+    """Return the files of an export by their names, verified by the manifest of its record."""
     from runtime.interop.revisions import RevisionFile
 
     root, files = f"{export.result.folder}/", {}

@@ -66,7 +66,7 @@ def sampled_weights(weights: Weights) -> Weights:
 
 
 def sampled_sources(tokens: Mapping[str, int]) -> dict[str, Source]:
-    """Return the data sets, of each the share with which a main line of these `tokens` by part reads no text twice."""
+    """Return the data sets with the shares that a main line of these `tokens` by part needs to read no text twice."""
     published = eight_b_sources() | {"fineweb_edu": _fineweb_edu()}
     wanted: dict[str, float] = {}
     for part, weights in MIXTURES.items():

@@ -1,4 +1,4 @@
-"""Download share: whole files of a data set on the hub, chosen by the hash of their names."""
+"""Download a share of a data set on the hub, in whole files that a hash of their names chooses."""
 
 import glob
 
@@ -13,9 +13,9 @@ from steps.fetch import HuggingFaceDataset
 
 class DownloadShareConfig(BaseModel, frozen=True, extra="forbid"):
     fetch: HuggingFaceDataset
-    """The data set; `expected_bytes` counts all of its files."""
+    """Its `expected_bytes` are those of all files."""
     share: float = Field(gt=0, le=1)
-    """Share of the bytes to fetch, at least one file. A larger share contains all files of a smaller one."""
+    """Share of the bytes of the files to fetch; at least one file. A larger share holds all files of a smaller one."""
     files_in_flight: Runtime[int] = 8
 
     @property
@@ -33,7 +33,7 @@ def _check_pinned(config: DownloadShareConfig) -> None:
 
 @step(policy="tracked", cost=_cost, check_decided=_check_pinned)
 def download_share(config: DownloadShareConfig, context: StepContext) -> DownloadResult:
-    """Download the files that the hash of their names chooses."""
+    """Write the chosen files as `download` writes all."""
     from runtime.text.fetch.hub import list_files, share_of
 
     fetch = config.fetch
