@@ -1,4 +1,4 @@
-"""Bootstrap: laws of a ladder's rungs under random weights, and the intervals of what the laws predict."""
+"""Bootstrap: the laws that a ladder would give with other weights of its rungs, and the intervals they give."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ class Replicate:
 
     law: ScalingLaw
     noise: float
-    """A drawn residual: the logarithm of a run's loss over the law's."""
+    """Drawn log ratio of a run's loss and the law's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Bootstrap:
     """Share of the replicates inside an interval, such as 0.95."""
 
     def interval(self, value: Callable[[ScalingLaw], float]) -> Interval:
-        """Return a value of the law with its interval, which excludes the noise of a run."""
+        """Return a value of the law with its interval, which holds the uncertainty of the law alone."""
         return interval_around(value(self.law), [value(each.law) for each in self.replicates], self.confidence)
 
     def prediction(self, num_parameters: float, num_tokens: float) -> Interval:
-        """Return the loss of one run with its interval, which includes the noise of a run."""
+        """Return the loss of one run with its interval, which holds the noise of a run too."""
         found = [each.law.loss(num_parameters, num_tokens) * math.exp(each.noise) for each in self.replicates]
         return interval_around(self.law.loss(num_parameters, num_tokens), found, self.confidence)
 
 
 def bootstrap(fit: Fit, *, num_replicates: int, confidence: float, seed: int) -> Bootstrap:
-    """Return the law and its replicates; noise is drawn from residuals, corrected for the fitted coefficients."""
+    """Return the law and its replicates, with noise from the residuals, widened by the coefficients' share."""
     num_rungs = len(fit.rungs)
     residuals = [math.log(rung.loss / fit.law.loss(rung.num_parameters, rung.num_tokens)) for rung in fit.rungs]
     widening = math.sqrt(num_rungs / (num_rungs - NUM_COEFFICIENTS))

@@ -19,14 +19,14 @@ FLOPS_PER_PARAMETER_AND_TOKEN = 6
 """Forward and backward products; attention is left out, as in arXiv:2203.15556."""
 START_EXPONENTS = (0.2, 0.5, 1.0)
 START_SHARES = (0.05, 0.2, 0.5, 0.8)
-"""Shares of the loss that the terms of N and of D take at a start of the fit."""
+"""Shares of the loss that the terms of N and of D have at a start."""
 MIN_EXPONENT, MAX_EXPONENT = 1e-3, 3.0
 """Bounds of alpha and beta; a fit at one of them is refused."""
 MIN_LOG_SHARE = -12.0
 """Least logarithm of E as a share of the median loss: E may be 0, and its logarithm must stay finite."""
 NUM_COEFFICIENTS = 5
 MIN_VALUES = 3
-"""Fewest different sizes, and lengths, of a fit."""
+"""Sizes, and lengths, that a law needs."""
 MAX_ITERATIONS = 1_000
 TOLERANCE = 1e-6
 """Largest relative improvement, over `PATIENCE` iterations, of a solution that counts as converged."""
