@@ -1,8 +1,8 @@
 """Machine choice: the remat and the micro-batches with which a scale's training steps fit on some machines.
 
-The choice is the remat with the faster steps by the roofline, and the fewest micro-batches that fit. With --compile the
-compilers give the memory, and the choice is kept for later plans; else `runtime.cost.expected` estimates it. The choice
-is execution: no digest depends on it.
+Of the values of remat, the choice is the one whose steps the roofline expects to be faster, in the fewest micro-batches
+that fit. Memory is the compilers' with --compile, and then kept for later plans; else it is that of
+`runtime.cost.expected`. None of it is identity.
 """
 
 import dataclasses
@@ -35,14 +35,14 @@ CHOICES = "machine-choices"
 """Name of the cache folder of choices that were compiled."""
 COMPILED_WITH = ("jax", "jaxlib")
 TRIED_ABOVE = 1.1
-"""Largest expected share of a chip's memory at which a program is compiled; compilers report less than expected."""
+"""Expected memory over a chip's up to which a compile is tried: the expectation is above the compilers' figures."""
 
 
 class Program(NamedTuple):
     """A training step of a scale."""
 
     phases: str
-    """The phases that run it, as messages name them."""
+    """The phases that run it, for people."""
     batch: int
     """Index in `Scale.batches`."""
     num_averages: int
@@ -62,13 +62,13 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
 
     remat: Remat
     num_microbatches: tuple[int, ...]
-    """Micro-batches of each program, in the order of `PROGRAMS`; so are the peaks."""
+    """By program of `PROGRAMS`, as the peaks are."""
     peaks_in_bytes: tuple[int, ...]
     is_compiled: bool
 
 
 def placed_on(scale: Scale, machines: Resources, *, compile_programs: bool) -> Scale:
-    """Return a scale on other machines, with the choice for them; on CPUs and unknown accelerators, with its own.
+    """Return a scale on some machines, with the choice for them; CPUs and unknown accelerators keep its settings.
 
     Raises:
         UserError: a training step does not fit in any way that was tried, or its batch cannot be shared.
@@ -76,7 +76,7 @@ def placed_on(scale: Scale, machines: Resources, *, compile_programs: bool) -> S
     scale = dataclasses.replace(
         scale,
         kestrel_resources=machines,
-        # Another kernel is faster on v5e only.
+        # Only v5e has a use for another kernel.
         kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
         main_resources=machines,
         branch_resources=machines,
@@ -95,9 +95,9 @@ def placed_on(scale: Scale, machines: Resources, *, compile_programs: bool) -> S
 
 
 def choice_for(scale: Scale, *, compile_programs: bool = False) -> Choice | None:
-    """Return the choice for a scale's machines; None where their memory is not known.
+    """Return the choice for the machines that a scale is on; None where their memory is not known.
 
-    `compile_programs` makes the choice by compiling, and keeps it.
+    With `compile_programs` it is made by compiling, and kept.
     """
     try:
         if isinstance(scale.main_resources, Cpu):
@@ -116,7 +116,7 @@ def choice_for(scale: Scale, *, compile_programs: bool = False) -> Choice | None
 
 
 def choice_line(scale: Scale) -> str:
-    """Return a line with the choice for a scale's machines and the source of its memory."""
+    """Return a sentence on the choice for a scale's machines, and where its memory is from."""
     choice = choice_for(scale)
     if choice is None:
         return f"the memory of {scale.main_resources} is not known, so remat and micro-batches are the scale's own"
@@ -247,7 +247,7 @@ def _fewest_microbatches(scale: Scale, program: Program, remat: Remat, peak_of: 
 
 
 def _numbers_of_microbatches(scale: Scale, program: Program) -> list[int]:
-    """Return the numbers of micro-batches that divide a chip's sequences, ascending."""
+    """Return the numbers into which a chip's sequences can be split, 1 first."""
     request = request_for(scale, program, "full", 1)
     shape = request.layout.shape
     try:
@@ -255,8 +255,7 @@ def _numbers_of_microbatches(scale: Scale, program: Program) -> list[int]:
         shape.check_batch(request.global_batch_size, request.sequence_length)
     except ValueError as error:
         raise UserError(
-            f"--on: {scale.name} on {scale.main_resources}: {error} Use more --tokens, which makes batches larger, or "
-            "fewer machines."
+            f"--on: {scale.name} on {scale.main_resources}: {error} Batches grow with --tokens; or use fewer machines."
         ) from None
     sequences = request.global_batch_size // shape.batch_parts
     return [number for number in range(1, sequences + 1) if sequences % number == 0]

@@ -75,7 +75,7 @@ def _chosen_tokens(arguments: argparse.Namespace, machines: Resources | None) ->
     if arguments.tokens is not None:
         raise UserError("--tokens and --hours: both set the length of the run. Remove one of the two options.")
     if machines is None:
-        raise UserError("--hours needs machines. Name them, such as --on H100:1.")
+        raise UserError("--hours: hours of which machines? Name them too, such as --on H100:1.")
     return tokens_in(hours_named(arguments.hours), SCALES[arguments.scale], machines)
 
 
