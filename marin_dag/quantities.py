@@ -1,8 +1,8 @@
 """Quantities as text, in one style: four figures, a space, the unit."""
 
 COUNT_UNITS = ("", " k", " M", " B", " T")
-LARGEST_COUNT = 1e17
-"""Larger counts are powers of ten: nobody reads thousands of trillions."""
+FIRST_POWER = 9.9995e15
+"""Counts from here on, which would be ten thousand trillions, are powers of ten."""
 BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 
 
@@ -13,7 +13,7 @@ def counted(count: int, noun: str) -> str:
 
 def in_short(count: float) -> str:
     """Return a large count: 512, 4.169 M, 14.82 T, 1.41e+21."""
-    return f"{count:.2e}" if abs(count) >= LARGEST_COUNT else _scaled(count, COUNT_UNITS)
+    return f"{count:.2e}" if abs(count) >= FIRST_POWER else _scaled(count, COUNT_UNITS)
 
 
 def in_bytes(size: float) -> str:

@@ -24,6 +24,8 @@ from runtime.data.token_bytes import token_bytes
 COMPARED_TEXTS = 8
 COMPARED_CHARACTERS = 1 << 10
 """The beginnings of this many texts of each call are encoded by both libraries and compared."""
+MAX_ENCODINGS = 16
+"""An encoding of 128,000 ids takes 35 MB."""
 IDS_DTYPE = np.uint32
 EXCERPT_CHARACTERS = 60
 
@@ -91,7 +93,7 @@ class Encoder:
         self.library: Literal["tokenizers", "tiktoken"] = "tokenizers"
         self.reason = "tokenizers is configured"
         """Why `library` encodes."""
-        self._fast: _ThreadEncoding | None = None
+        self._fast: _Encodings | None = None
         if library == "auto":
             try:
                 self._use_tiktoken(ranks_of(document), num_threads)
@@ -99,15 +101,15 @@ class Encoder:
                 self.reason = f"tiktoken would make other ids: {error}"
 
     def _use_tiktoken(self, ranks: Ranks, num_threads: int) -> None:
-        pool = ThreadPoolExecutor(num_threads)
+        pool, fast = ThreadPoolExecutor(num_threads), _Encodings(ranks)
         try:
-            self._fast = pool.submit(_ThreadEncoding, ranks).result()
+            pool.submit(fast.encode, "").result()
         except ValueError as error:  # the two libraries have different dialects of regular expressions
             raise NotConvertibleError(f"its pattern is none that tiktoken reads ({error})") from error
         # tiktoken knows no added tokens, so a text that spells one is left to tokenizers.
         self._added = re.compile("|".join(map(re.escape, ranks.added_texts))) if ranks.added_texts else None
         self.library, self.reason = "tiktoken", "tiktoken makes the same ids"
-        self._pool = pool
+        self._pool, self._fast = pool, fast
 
     def encode(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> EncodedBatch:
         """Return the ids of each text, using all cores; `names` are the texts' names in errors."""
@@ -180,21 +182,35 @@ class Encoder:
                 )
 
 
-class _ThreadEncoding(threading.local):
-    """An encoding of tiktoken for each thread that uses it.
+class _Encodings:
+    """Encodings of tiktoken, one for each of the first `MAX_ENCODINGS` threads; further threads share them.
 
-    The first thread that uses an encoding has its regular expression at hand. Any other would take a quarter more time,
+    The first thread that uses an encoding has its regular expression at hand. Any other takes a quarter more time,
     for it has to ask for a copy at each piece of a text.
     """
 
     def __init__(self, ranks: Ranks) -> None:
-        # No special tokens: text that spells one is text.
-        self._encoding = tiktoken.Encoding(
-            "converted", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
-        )
+        self._ranks = ranks
+        self._made: list[tiktoken.Encoding] = []
+        self._lock, self._num_threads, self._of_thread = threading.Lock(), 0, threading.local()
 
     def encode(self, text: str) -> list[int]:
-        return self._encoding.encode_ordinary(text)
+        found: tiktoken.Encoding | None = getattr(self._of_thread, "encoding", None)
+        if found is None:
+            found = self._of_thread.encoding = self._next()
+        return found.encode_ordinary(text)
+
+    def _next(self) -> tiktoken.Encoding:
+        """Return the encoding of one more thread."""
+        with self._lock:
+            index = self._num_threads % MAX_ENCODINGS
+            if index == len(self._made):
+                # No special tokens: text that spells one is text.
+                pattern, ranks = self._ranks.pattern, self._ranks.mergeable_ranks
+                made = tiktoken.Encoding("converted", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+                self._made.append(made)
+            self._num_threads += 1
+            return self._made[index]
 
 
 def _check_is_of_a_text(error: BaseException) -> None:

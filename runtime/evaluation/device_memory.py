@@ -4,6 +4,7 @@ Importable without JAX: plans ask for it.
 """
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from runtime.model.config import ModelConfig
@@ -69,24 +70,35 @@ def device_room(
         embedding = GATHERED_EMBEDDINGS * config.vocab_size * config.hidden_size * item_bytes
     of_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * item_bytes
     activations = (6 * config.hidden_size + 3 * max(config.layer_widths)) * item_bytes
-    free = max(0.0, USABLE_SHARE * memory_in_bytes - parameter_bytes / devices_of_a_copy)
+    usable, parameters = USABLE_SHARE * memory_in_bytes, parameter_bytes / devices_of_a_copy
+    free = max(0.0, usable - parameters)
     beside_gathered = max(0.0, free - max(layer, embedding))
     head = embedding + QUERIES_PER_BATCH * config.vocab_size * 4
-    room = DeviceRoom(
-        max(1, min(CACHED_TOKENS, int(beside_gathered / (of_token + (of_token + activations) / 2)))),
-        _largest_capacity(int(beside_gathered / (2 * of_token + activations))),
-        int(max(0.0, free - layer) / activations) if free > head else 0,
+    # The hidden states of all rows stay while the head runs.
+    beside_head = max(0.0, free - head) / (config.hidden_size * item_bytes)
+    most_text = _largest_capacity(int(beside_gathered / (2 * of_token + activations)))
+    most_rows = int(min(max(0.0, free - layer) / activations, beside_head))
+    a_layer = (layer, "a gathered layer")
+    taken = (parameters, "the parameters"), max(a_layer, (embedding, "the gathered embedding"))
+    _check_room("a task's max_gen_toks", longest_text, most_text, usable, taken)
+    taken = (parameters, "the parameters"), max(a_layer, (head, "the head with its logits"))
+    _check_room("tokens_per_batch", tokens_per_batch, most_rows, usable, taken)
+    cached = int(beside_gathered / (of_token + (of_token + activations) / 2))
+    return DeviceRoom(max(1, min(CACHED_TOKENS, cached)), most_text, most_rows)
+
+
+def _check_room(name: str, wanted: int, most: int, usable: float, taken: Iterable[tuple[float, str]]) -> None:
+    """Raise ValueError if more tokens are wanted than fit beside what is `taken` of the usable bytes."""
+    if wanted <= most:
+        return
+    if most:
+        raise ValueError(
+            f"{name} is {wanted:,}, and a device has room for {most:,} tokens beside the parameters; lower it, {CURE}."
+        )
+    parts = " and ".join(f"{part} ({size / GIB:.1f} GiB)" for size, part in taken if size)
+    raise ValueError(
+        f"{parts} leave no room for {name} in {USABLE_SHARE:.0%} of a device's memory ({usable / GIB:.1f} GiB); {CURE}."
     )
-    for name, wanted, most in (
-        ("a task's max_gen_toks", longest_text, room.longest_text),
-        ("tokens_per_batch", tokens_per_batch, room.row_tokens),
-    ):
-        if most is not None and wanted > most:
-            raise ValueError(
-                f"{name} is {wanted:,}, and a device has room for {most:,} tokens beside the parameters; lower it, "
-                f"{CURE}."
-            )
-    return room
 
 
 def cache_capacity(need: int) -> int:

@@ -176,7 +176,7 @@ def _read_reference(found: re.Match[str]) -> str:
     character, size = html.unescape(found[0]), len(found[0])
     if character == found[0]:
         return character
-    if unicodedata.category(character[0]) == "Cf":
+    if not character or unicodedata.category(character[0]) == "Cf":  # `unescape` leaves out control characters
         return _nothing(size)
     rest = size - len(character.encode())
     return character + _nothing(rest) if character.isalnum() and rest > 1 else " " * size

@@ -91,7 +91,8 @@ def c4_lines(text: str, rule: C4Lines) -> str:
     """Return the lines that C4 keeps, without their citation marks; "" if it keeps none."""
     kept, marks = [], rule.terminal_punctuation
     has_unspaced = unspaced.is_unspaced(text)
-    lower_text = text.lower() if text.isascii() else ""  # outside ASCII, lower case depends on what stands around
+    uncited = _CITATION.sub("", text) if rule.remove_citations and "[" in text else text
+    lower_text = uncited.lower() if text.isascii() else ""  # outside ASCII, lower case depends on what stands around
     forbidden = [part for part in rule.forbidden if not lower_text or part in lower_text]
     for raw in text.splitlines():
         is_unspaced = has_unspaced and not raw.isascii()

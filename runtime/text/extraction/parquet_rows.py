@@ -67,7 +67,7 @@ def read_rows(
                     break
                 for row in part:
                     # One value of a page or of a dictionary may stand for many rows.
-                    num_bytes += 0 if isinstance(row, Unreadable) else _length(row[field])
+                    num_bytes += 0 if isinstance(row, Unreadable) else _length(row)
                     check_expansion(name, size, num_bytes, limits)
                     number += 1
                     yield f"row {number}", row

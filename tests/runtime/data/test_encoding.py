@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+import threading
+from collections import Counter
 
 import numpy as np
 import pytest
+import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from runtime.data import encoding
 from runtime.data.cache import TokenFormat
 from runtime.data.encoding import Encoder, EncodersDifferError
 from runtime.data.plain_tokenizer import plain_document
@@ -26,13 +30,13 @@ def document():
     return train(TEXTS, vocab_size=420).to_str()
 
 
-def encoder_of(folder, document, library="auto"):
+def encoder_of(folder, document, library="auto", **options):
     path = folder / "tokenizer.json"
     path.write_text(document)
     size = Tokenizer.from_str(document).get_vocab_size()
     digest = hashlib.sha256(document.encode()).hexdigest()
     token_format = TokenFormat(vocab_size=size, eos_token_id=1, bos_token_id=0, tokenizer_digest=digest)
-    return Encoder(str(path), token_format, library)
+    return Encoder(str(path), token_format, library, **options)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +96,26 @@ def test_a_run_of_blanks_too_long_for_tiktoken_is_encoded_by_tokenizers(both, ca
     one, two = (encoder.encode(texts).ids for encoder in both)
     assert "panicked" in capfd.readouterr().err, "tiktoken must have failed, or the test shows nothing"
     assert np.array_equal(one[0], two[0])
+
+
+def test_many_threads_share_a_few_encodings(document, both, tmp_path, monkeypatch):
+    num_threads, used = encoding.COMPARED_TEXTS, {}
+    all_begun = threading.Barrier(num_threads, timeout=60)
+
+    class Encoding(tiktoken.Encoding):
+        """An encoding that waits for all threads at the first text of each."""
+
+        def encode_ordinary(self, text):
+            if text and threading.get_ident() not in used:
+                used[threading.get_ident()] = id(self)
+                all_begun.wait()
+            return super().encode_ordinary(text)
+
+    monkeypatch.setattr(encoding, "MAX_ENCODINGS", 3)
+    monkeypatch.setattr(tiktoken, "Encoding", Encoding)
+    found = encoder_of(tmp_path, document, num_threads=num_threads).encode(TEXTS).ids
+    assert sorted(Counter(used.values()).values()) == [2, 3, 3]
+    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in both[1].encode(TEXTS).ids]
 
 
 def test_different_ids_on_the_text_are_an_error(document, tmp_path, monkeypatch):

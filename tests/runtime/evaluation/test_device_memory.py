@@ -1,12 +1,21 @@
 """A cache is as large as a device can hold beside the parameters, what it gathers of them, and a row of prompts."""
 
+import math
 from typing import Any
 
 import pytest
 
 from pipelines.scales import EIGHT_B
 from runtime.cost.chips import GENERATIONS, GIB
-from runtime.evaluation.device_memory import CACHED_TOKENS, USABLE_SHARE, DeviceRoom, cache_capacity, device_room
+from runtime.evaluation.device_memory import (
+    CACHED_TOKENS,
+    GATHERED_EMBEDDINGS,
+    QUERIES_PER_BATCH,
+    USABLE_SHARE,
+    DeviceRoom,
+    cache_capacity,
+    device_room,
+)
 from runtime.evaluation.generation import slots_and_capacity
 from runtime.evaluation.packing import prompt_row_length
 from runtime.model.config import ModelConfig
@@ -47,9 +56,32 @@ def test_a_cpu_has_no_limits_and_a_full_device_has_no_room() -> None:
     assert device_room(SEVENTY_B, memory_in_bytes=None, longest_text=2, **given) == DeviceRoom()
     assert device_room(SEVENTY_B, memory_in_bytes=31 * GIB, **given) == (1, 0, 0), "nothing is asked for"
     assert device_room(SEVENTY_B, memory_in_bytes=34 * GIB, longest_text=1_024, **given).cached_tokens > 1_024
-    for memory, asked in ((31, {"longest_text": 1}), (34, {"longest_text": 8_192}), (32, {"tokens_per_batch": 4_096})):
+    of_eight = {"parameter_bytes": 248 * GIB, "devices_of_a_copy": 8}
+    for memory, asked in (
+        (31, {"longest_text": 1}),
+        (34, {"longest_text": 8_192}),
+        (33, {"longest_text": 1, **of_eight}),
+        (32, {"tokens_per_batch": 1}),
+        (33, {"tokens_per_batch": 4_096, **of_eight}),
+        (34, {"tokens_per_batch": 16_384}),
+    ):
         with expect_error(ValueError):
-            device_room(SEVENTY_B, memory_in_bytes=memory * GIB, **asked, **given)
+            device_room(SEVENTY_B, memory_in_bytes=memory * GIB, **given | asked)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_the_hidden_states_of_all_rows_fit_beside_the_head(devices: int) -> None:
+    head, found = 4 * QUERIES_PER_BATCH * SEVENTY_B.vocab_size, []
+    if devices > 1:
+        head += GATHERED_EMBEDDINGS * 2 * SEVENTY_B.vocab_size * SEVENTY_B.hidden_size
+    for free in (-1, 0, 1 << 20, 1 << 26, 1 << 28, 1 << 32):
+        tokens = device_room(
+            SEVENTY_B, parameter_bytes=0, devices_of_a_copy=devices, compute_dtype="bfloat16",
+            memory_in_bytes=math.ceil((head + free) / USABLE_SHARE),
+        ).row_tokens  # fmt: skip
+        assert tokens is not None and tokens * 2 * SEVENTY_B.hidden_size <= max(0, free)
+        found.append(tokens)
+    assert found[:3] == [0, 0, 64] and found[-1] > 8_192, "and no fewer than fit"
 
 
 def test_rows_of_a_70b_are_charged_a_tenth_more_than_they_compile_to() -> None:

@@ -1,8 +1,9 @@
 """The values of the standard rule sets in plain Python over one text, from the papers: slow and easy to check."""
 
+import re
 from collections import Counter
 
-from runtime.text.filter_rules import GopherQuality
+from runtime.text.filter_rules import C4Lines, GopherQuality
 from runtime.text.filters import BULLETS, TERMINAL_PUNCTUATION
 from runtime.text.measures import CLOSING_MARKS, MAX_CLOSING_MARKS, SENTENCE_ENDS
 
@@ -17,6 +18,14 @@ def words_of(text):
 
 def lines_of(text):
     return [line.strip(SPACE) for line in text.split("\n") if line.strip(SPACE)]
+
+
+def allowed_lines(text: str, rule: C4Lines) -> list[str]:
+    """Return the lines without a forbidden text, their citation marks removed."""
+    lines = [line.strip() for line in text.splitlines()]
+    if rule.remove_citations:
+        lines = [re.sub(r"\[([0-9]*|edit|citation needed)\]", "", line).strip() for line in lines]
+    return [line for line in lines if not any(part in line.lower() for part in rule.forbidden)]
 
 
 def paragraphs_of(text):

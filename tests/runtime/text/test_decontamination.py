@@ -70,6 +70,22 @@ def test_typographic_characters_hide_no_question(tmp_path, found, put):
     assert (f"{hit.excerpt}?", hit.num_words) == (set_in_type, 22)
 
 
+def test_a_reference_to_a_number_keeps_the_places_behind_it(index):
+    """Above U+FFFF, only the last numbers of each plane are no characters; some of the others are tested."""
+    numbers = {*range(0x10000), *range(0x10000, 0x110000, 499)}
+    numbers |= {0x10000 * plane + number for plane in range(1, 18) for number in (-2, -1, 0)}
+    references = "".join(f"&#{number};" for number in sorted(numbers))
+    (hit,) = index.hits([f"{references} {QUESTION}"])
+    assert (hit.excerpt, hit.start) == (QUESTION, len(references) + 1)
+
+
+@pytest.mark.parametrize("reference", ["&#1;", "&#11;", "&#x7f;", "&#xFDD0;"])
+def test_a_reference_that_html_leaves_out_divides_no_word(index, reference):
+    divided = QUESTION.replace("average", f"aver{reference}age")
+    (hit,) = index.hits([f"{PADDING} {divided}"])
+    assert hit.excerpt == divided
+
+
 def test_a_question_written_without_spaces_is_found(tmp_path):
     question = "\u6cb3\u6d41\u7ecf\u8fc7\u5c71\u8c37\uff0c\u8239\u53ea\u987a\u6d41\u800c\u4e0b\u5230\u5927\u6d77"
     build_index([ItemField("toy", 0, "question", question)], str(tmp_path), ngram_words=13, min_field_words=8)

@@ -19,11 +19,11 @@ from runtime.text.filter_rules import (
     RepeatedPeriod,
     SingleCharacter,
 )
-from runtime.text.filters import Rejection, filtered, findings, rejections, with_plain_blanks
+from runtime.text.filters import Rejection, c4_lines, filtered, findings, rejections, with_plain_blanks
 from runtime.text.measures import Measures
 from runtime.text.repeats import characters_of, periodic_share
 from tests.catalogue import expect_error
-from tests.runtime.text.plain_rules import figures
+from tests.runtime.text.plain_rules import allowed_lines, figures
 
 SENTENCES = [
     "The river that runs through the valley has carried boats to the sea for longer than anyone can remember.",
@@ -220,6 +220,16 @@ def test_citation_marks_are_no_words():
     assert filtered(["The toy is wound. [1]\n[2] [3] [4]\nThe key [5] [6]"], [free]) == ["The toy is wound."]
     none_left = Rejection("C4: no line is left", "0 lines, at least 1", 0)
     assert filtered(["[1] [2] [3]\n[4] [5] [6]"], [free]) == [none_left]
+
+
+PIECES = ["java", "script", "Terms of", " use", "uses", "cookies", "[1]", "[", "]", "[edit]", "[23]", " ", "\n", "é"]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join), st.booleans())
+@example("Turn on Java[1]Script.\nThe terms of[2] use.\nIt uses[1] cookies.", True)
+def test_c4_searches_forbidden_texts_in_lines_without_their_citations(text, remove_citations):
+    rule = C4Lines(terminal_punctuation=(), min_words=0, remove_citations=remove_citations)
+    assert c4_lines(text, rule) == "\n".join(allowed_lines(text, rule))
 
 
 def test_a_rule_without_a_least_number_of_words_keeps_empty_lines():

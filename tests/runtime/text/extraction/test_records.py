@@ -322,6 +322,18 @@ def test_a_small_table_that_names_one_value_for_many_rows_is_damaged_from_its_bo
     assert 20 < len(found) < 50
 
 
+@pytest.mark.parametrize("store_schema", [False, True])
+def test_ids_that_name_one_value_for_many_rows_are_part_of_the_bound(tmp_path, monkeypatch, store_schema):
+    monkeypatch.setattr(limits, "FREE_BYTES", 1_000_000)
+    ids = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1_000, np.int32)), pa.array(["a" * 30_000]))
+    columns = {"text": [str(number) for number in range(1_000)], "id": ids}
+    path = parquet(tmp_path / "a.parquet", columns, compression="zstd", store_schema=store_schema)
+    assert path.stat().st_size < 20_000
+    found, counts = read(path, ParquetTable(id_field="id"))
+    assert counts == {"damaged file": 1}
+    assert 20 < len(found) < 100
+
+
 @pytest.mark.parametrize("field", ["text", "page.text"])
 def test_a_page_that_unpacks_beyond_the_ratio_is_never_unpacked(tmp_path, monkeypatch, field):
     monkeypatch.setattr(limits, "FREE_BYTES", 100_000)
