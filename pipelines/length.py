@@ -1,12 +1,11 @@
 """Length of a run: the tokens of the recipe's parts, in proportion at any total, and the tokens that hours pay for."""
 
 import math
-import re
 from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Resources
-from marin_dag.quantities import in_short
+from marin_dag.quantities import LARGEST_COUNT, count_typed, in_short, typed_count
 from pipelines.scales import BatchSize, Boundaries, Scale
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
@@ -25,8 +24,6 @@ AVERAGED_SHARE, MOST_AVERAGED_STEPS = 0.1, 200
 """Steps that an average holds: a share of the last phase, at most those of the public run's decay of 0.995."""
 CHECKPOINTS, GOOD_CHECKPOINTS, VALIDATIONS = 50, 5, 50
 """Numbers of them over a run."""
-_TOKENS = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\d+)?) ?([kmbt]?)", re.IGNORECASE)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 class Part(NamedTuple):
@@ -93,7 +90,7 @@ def lengths_at(template: Scale, tokens: float, batches: tuple[BatchSize, ...], s
         raise UserError(
             f"a main line of {in_short(tokens)} tokens is too short for its batches: {shortest} would have "
             f"{exact[shortest]:.2g} training steps, and a part takes at least {LEAST_STEPS}. Use at least "
-            f"--tokens {typed_tokens(least)}, or a smaller --scale."
+            f"--tokens {typed_count(round(least))}, or a smaller --scale."
         )
     num_cycles = KESTREL_CYCLES * math.ceil(exact["kestrel"] / (KESTREL_CYCLES * MOST_CYCLE_STEPS))
     cycle_steps = max(LEAST_STEPS, round(exact["kestrel"] / num_cycles))
@@ -139,18 +136,20 @@ def hours_on(scale: Scale, resources: Resources) -> float:
 
 
 def tokens_in(hours: float, scale: Scale, resources: Resources) -> int:
-    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` figures."""
-    return round(_rounded(main_line_tokens(scale) * hours / hours_on(scale, resources)))
+    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` figures.
+
+    Raises:
+        UserError: the peak of the machines is not known, or they would train on more than `LARGEST_COUNT` tokens.
+    """
+    tokens = main_line_tokens(scale) * hours / hours_on(scale, resources)
+    if tokens > LARGEST_COUNT:
+        raise UserError(f"--hours {hours:g}: more than {LARGEST_COUNT:.0e} tokens on {resources}. Use fewer hours.")
+    return round(_rounded(max(1.0, tokens)))
 
 
 def _rounded(tokens: float, *, up: bool = False) -> float:
     unit = 10.0 ** (math.floor(math.log10(tokens)) - FIGURES + 1)
     return (math.ceil if up else round)(tokens / unit) * unit
-
-
-def typed_tokens(tokens: float) -> str:
-    """Return a number of tokens as `--tokens` takes it: 1.05B."""
-    return in_short(tokens).replace(" ", "").replace("k", "K")
 
 
 def tokens_named(text: str) -> int:
@@ -159,10 +158,12 @@ def tokens_named(text: str) -> int:
     Raises:
         UserError: the text is no number of tokens.
     """
-    found = _TOKENS.fullmatch(text.strip())
-    tokens = 0 if found is None else round(float(re.sub("[_,]", "", found[1])) * _UNITS[found[2].lower()])
-    if tokens < 1:
-        raise UserError(f"--tokens {text}: no number of tokens. Write one such as 300M, 3B or 1.5T.")
+    tokens = count_typed(text)
+    if tokens is None:
+        raise UserError(
+            f"--tokens {text}: no number of tokens from 1 to {LARGEST_COUNT:.0e}. Write one such as 300M, 1.5B or "
+            "3,000,000."
+        )
     return tokens
 
 

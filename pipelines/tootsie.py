@@ -21,9 +21,10 @@ from marin_dag.errors import UserError
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
+from marin_dag.quantities import in_short, typed_count
 from pipelines import compile_report, mixtures, recipe
 from pipelines.corpus import CORPORA, Corpus, corpus_of, sources_at
-from pipelines.length import hours_named, hours_on, main_line_tokens, tokens_in, tokens_named, typed_tokens
+from pipelines.length import hours_named, hours_on, main_line_tokens, tokens_in, tokens_named
 from pipelines.machine_choice import choice_line, placed_on
 from pipelines.machines import MACHINES, resources_named
 from pipelines.reporting import report_on
@@ -63,17 +64,21 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
 
 def chosen_scale(arguments: argparse.Namespace) -> Scale:
     """Return the scale that the arguments choose, with its length and its machines."""
-    machines = None if arguments.on is None else resources_named(arguments.on)
-    scale = scale_at(arguments.scale, _chosen_tokens(arguments, machines))
+    scale, machines = scale_at(arguments.scale, _chosen_tokens(arguments)), _chosen_machines(arguments)
     return scale if machines is None else placed_on(scale, machines, compile_programs=arguments.compile)
 
 
-def _chosen_tokens(arguments: argparse.Namespace, machines: Resources | None) -> int | None:
+def _chosen_machines(arguments: argparse.Namespace) -> Resources | None:
+    return None if arguments.on is None else resources_named(arguments.on)
+
+
+def _chosen_tokens(arguments: argparse.Namespace) -> int | None:
     """Return the tokens of the main line that the arguments give; None for the scale's own."""
     if arguments.hours is None:
         return None if arguments.tokens is None else tokens_named(arguments.tokens)
     if arguments.tokens is not None:
         raise UserError("--tokens and --hours: both set the length of the run. Remove one of the two options.")
+    machines = _chosen_machines(arguments)
     if machines is None:
         raise UserError("--hours: hours of which machines? Name them too, such as --on H100:1.")
     return tokens_in(hours_named(arguments.hours), SCALES[arguments.scale], machines)
@@ -294,9 +299,8 @@ def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:
 
 def variant(arguments: argparse.Namespace) -> str:
     """Return the variant that the arguments choose; each scale, length and own corpus has its own forks."""
-    machines = None if arguments.on is None else resources_named(arguments.on)
-    tokens = _chosen_tokens(arguments, machines)
-    name = str(arguments.scale) if tokens is None else f"{arguments.scale}-{typed_tokens(tokens)}"
+    tokens = _chosen_tokens(arguments)
+    name = str(arguments.scale) if tokens is None else f"{arguments.scale}-{typed_count(tokens)}"
     if arguments.corpus is None:
         return "" if name == DEFAULT_SCALE else name
     folder = Path(arguments.corpus).absolute()
@@ -308,9 +312,9 @@ def report_on_dry_run(session: Session, plan: Plan) -> None:
     """Print length and machines of the run where the user chose them, and with --compile its compiled programs."""
     parsed = session.parsed
     if not parsed.json and (parsed.on or parsed.tokens):
-        scale = chosen_scale(parsed)
-        tokens = main_line_tokens(scale)
-        print(f"\nlength   {typed_tokens(tokens)} tokens in the main line, as by --tokens {typed_tokens(tokens)}")
+        scale, tokens = chosen_scale(parsed), _chosen_tokens(parsed)
+        repeated = "the scale's own length" if tokens is None else f"--tokens {typed_count(tokens)} repeats it"
+        print(f"\nlength   {in_short(main_line_tokens(scale))} tokens in the main line; {repeated}")
         if parsed.on:
             _print_machines(scale)
     compile_report.report(session, plan)
