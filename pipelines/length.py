@@ -23,7 +23,7 @@ WARMUP_SHARE, MOST_WARMUP_STEPS = 0.02, 1_000
 AVERAGED_SHARE, MOST_AVERAGED_STEPS = 0.1, 200
 """Steps that an average holds: a share of the last phase, at most those of the public run's decay of 0.995."""
 CHECKPOINTS, GOOD_CHECKPOINTS, VALIDATIONS = 50, 5, 50
-"""Numbers of them over a run."""
+"""Least numbers of them over a run; the template's own steps between two are kept where they give more."""
 
 
 class Part(NamedTuple):
@@ -110,10 +110,9 @@ def lengths_at(template: Scale, tokens: float, batches: tuple[BatchSize, ...], s
         ),
         "rewarm_steps": ends["phoenix_warm"] - ends["jellyfish"],
         "average": Ema(round(1 - 1 / averaged_steps, 4)),
-        "checkpoint_every_steps": math.ceil(total / CHECKPOINTS),
-        "keep_good_every_steps": math.ceil(total / GOOD_CHECKPOINTS),
-        "validate_every_steps": math.ceil(total / VALIDATIONS),
-        "publish_every_steps": 0,
+        "checkpoint_every_steps": min(template.checkpoint_every_steps, math.ceil(total / CHECKPOINTS)),
+        "keep_good_every_steps": min(template.keep_good_every_steps, math.ceil(total / GOOD_CHECKPOINTS)),
+        "validate_every_steps": min(template.validate_every_steps, math.ceil(total / VALIDATIONS)),
     }
 
 

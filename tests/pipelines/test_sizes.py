@@ -74,6 +74,20 @@ def test_every_part_keeps_its_share_of_the_tokens(name):
     assert (scale.boundaries.kestrel - 1) % scale.kestrel_cycles[1].cycle_steps == 0
 
 
+@pytest.mark.parametrize(("name", "template"), [("8b", EIGHT_B), ("32b", EIGHT_B), ("laptop", LAPTOP)])
+def test_a_length_of_its_own_keeps_checkpoints_validations_and_milestones(name, template):
+    fields = ("checkpoint_every_steps", "keep_good_every_steps", "validate_every_steps")
+    whole = main_line_tokens(SCALES[name])
+    for tokens in (whole, 2 * whole):
+        scale = scale_at(name, tokens)
+        assert all(getattr(scale, field) <= getattr(template, field) for field in fields)
+        assert scale.publish_every_steps == template.publish_every_steps
+    # Of a short run, the share is the smaller.
+    short = scale_at("125m", 1.2e8)
+    assert all(getattr(short, field) < getattr(EIGHT_B, field) for field in fields)
+    assert short.boundaries.deeper_starling / short.validate_every_steps > 40
+
+
 def test_a_length_too_short_for_a_part_is_refused_with_the_least_that_is_not():
     with expect_error(UserError) as caught:
         scale_at("125m", 5e7)
