@@ -209,14 +209,14 @@ def _chosen(scale: Scale, peak_of: Peak) -> Choice:
         if len(fitting) == len(PROGRAMS):
             numbers, peaks = zip(*fitting, strict=True)
             return Choice(remat=remat, num_microbatches=numbers, peaks_in_bytes=peaks, is_compiled=False)
-    smallest = min(
+    largest = max(
         (request_for(scale, program, "full", _numbers_of_microbatches(scale, program)[-1]) for program in PROGRAMS),
-        key=lambda request: -expected_memory(request),
+        key=expected_memory,
     )
     raise UserError(
-        f"--on: a training step of {scale.name} takes about {expected_memory(smallest) / GIB:.1f} GiB of a chip of "
-        f"{scale.main_resources} with one sequence at a time, of "
-        f"{slice_of(smallest.slice).generation.hbm_in_bytes / GIB:.1f}. Use more chips, or a smaller --scale."
+        f"--on: a training step of {scale.name} takes about {expected_memory(largest) / GIB:.1f} GiB of each chip of "
+        f"{scale.main_resources}, even with full remat and one sequence at a time; a chip has "
+        f"{slice_of(largest.slice).generation.hbm_in_bytes / GIB:.1f} GiB. Use more chips, or a smaller --scale."
     )
 
 
