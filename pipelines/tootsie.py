@@ -24,10 +24,11 @@ from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short, typed_count
 from pipelines import compile_report, mixtures, recipe
 from pipelines.corpus import CORPORA, Corpus, corpus_of, sources_at
-from pipelines.length import hours_named, hours_on, main_line_tokens, tokens_in, tokens_named
+from pipelines.length import hours_named, hours_on, main_line_tokens, tokens_by_part, tokens_in, tokens_named
 from pipelines.machine_choice import choice_line, placed_on
 from pipelines.machines import MACHINES, resources_named
 from pipelines.reporting import report_on
+from pipelines.sampled_sources import epochs_of_repeated
 from pipelines.scales import Scale
 from pipelines.sizes import SCALES, scale_at
 from pipelines.sources import OWN_FILES
@@ -315,9 +316,16 @@ def report_on_dry_run(session: Session, plan: Plan) -> None:
         scale, tokens = chosen_scale(parsed), _chosen_tokens(parsed)
         repeated = "the scale's own length" if tokens is None else f"--tokens {typed_count(tokens)} repeats it"
         print(f"\nlength   {in_short(main_line_tokens(scale))} tokens in the main line; {repeated}")
+        if parsed.corpus is None and scale.corpus == "shares":
+            _print_repeated_data(scale)
         if parsed.on:
             _print_machines(scale)
     compile_report.report(session, plan)
+
+
+def _print_repeated_data(scale: Scale) -> None:
+    for name, epochs in epochs_of_repeated(tokens_by_part(scale)).items():
+        print(f"data     {name} is too small: the main line reads it {epochs:.2g} times. Use fewer --tokens.")
 
 
 def _print_machines(scale: Scale) -> None:

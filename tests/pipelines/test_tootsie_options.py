@@ -10,6 +10,7 @@ import pytest
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Gpu
 from pipelines import machine_choice, tootsie
+from pipelines.corpus import sources_at
 from tests.catalogue import check_message
 from tests.pipelines.test_identity import digests_of
 
@@ -43,6 +44,15 @@ def test_a_plan_says_length_time_and_machines(length, capsys):
         assert tootsie.chosen_scale(repeated) == tootsie.chosen_scale(
             parsed("--scale", "125m", "--on", "H100:1", *length)
         )
+
+
+def test_a_plan_names_data_that_a_long_run_reads_again(capsys):
+    shown = plan_text(capsys, "--scale", "3b", "--tokens", "1T")
+    check_message(shown)
+    repeated = set(re.findall(r"^data +(\S+)", shown, re.MULTILINE))
+    sources = sources_at(tootsie.chosen_scale(parsed("--scale", "3b", "--tokens", "1T")))
+    assert repeated and all(sources[name].share == 1.0 for name in repeated)
+    assert "data " not in plan_text(capsys, "--scale", "3b", "--tokens", "60B")
 
 
 @pytest.mark.parametrize("argv", [("--hours", "1"), ("--hours", "1", "--tokens", "3B"), ("--tokens", "lots")])
