@@ -143,6 +143,11 @@ def tokens_in(hours: float, scale: Scale, resources: Resources) -> int:
     tokens = main_line_tokens(scale) * hours / hours_on(scale, resources)
     if tokens > LARGEST_COUNT:
         raise UserError(f"--hours {hours:g}: more than {LARGEST_COUNT:.0e} tokens on {resources}. Use fewer hours.")
+    return in_figures(tokens)
+
+
+def in_figures(tokens: float) -> int:
+    """Return a number of tokens in `FIGURES` figures, at least 1."""
     return round(_rounded(max(1.0, tokens)))
 
 

@@ -24,18 +24,17 @@ from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short, typed_count
 from pipelines import compile_report, mixtures, recipe
 from pipelines.corpus import CORPORA, Corpus, corpus_of, sources_at
-from pipelines.length import hours_named, hours_on, main_line_tokens, tokens_by_part, tokens_in, tokens_named
-from pipelines.machine_choice import choice_line, placed_on
+from pipelines.length import hours_named, main_line_tokens, tokens_by_part, tokens_named
+from pipelines.machine_choice import choice_line, placed_on, time_of, tokens_for
 from pipelines.machines import MACHINES, resources_named
 from pipelines.reporting import report_on
 from pipelines.sampled_sources import epochs_of_repeated
 from pipelines.scales import Scale
 from pipelines.sizes import SCALES, scale_at
 from pipelines.sources import OWN_FILES
-from runtime.cost.chips import REACHED_SHARE_OF_PEAK
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
-from steps.machine_checks import devices_on, expected_flops, machines_of
+from steps.machine_checks import expected_flops, machines_of
 from steps.phase_config import TrainPhaseConfig
 from steps.train_phase import train_phase
 
@@ -82,7 +81,7 @@ def _chosen_tokens(arguments: argparse.Namespace) -> int | None:
     machines = _chosen_machines(arguments)
     if machines is None:
         raise UserError("--hours: hours of which machines? Name them too, such as --on H100:1.")
-    return tokens_in(hours_named(arguments.hours), SCALES[arguments.scale], machines)
+    return tokens_for(hours_named(arguments.hours), arguments.scale, machines)
 
 
 def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
@@ -330,13 +329,11 @@ def _print_repeated_data(scale: Scale) -> None:
 
 def _print_machines(scale: Scale) -> None:
     machines, dtype = scale.main_resources, scale.compute_dtype
-    speed = expected_flops(machines, dtype)
-    if speed < math.inf:
-        hours, num_chips = hours_on(scale, machines), machines_of(machines).num_devices
-        share = REACHED_SHARE_OF_PEAK[devices_on(machines).platform]
+    if expected_flops(machines, dtype) < math.inf:
+        hours, basis = time_of(scale)
         print(
-            f"time     {hours:,.2f} hours, {hours * num_chips:,.2f} chip-hours, for all phases at {share:.0%} of the "
-            "peak, without data, evaluations and restarts"
+            f"time     {hours:,.2f} hours, {hours * machines_of(machines).num_devices:,.2f} chip-hours, for all phases "
+            f"{basis}, without data, evaluations and restarts"
         )
     print(f"machines {machines}: {choice_line(scale)}")
 

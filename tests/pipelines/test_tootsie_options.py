@@ -33,17 +33,23 @@ def plan_text(capsys, *argv):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("length", [("--hours", "1"), (), ("--tokens", "1.2341B")])
-def test_a_plan_says_length_time_and_machines(length, capsys):
-    shown = plan_text(capsys, "--scale", "125m", "--on", "H100:1", *length)
+@pytest.mark.parametrize(
+    ("place", "length"),
+    [
+        (("--scale", "125m", "--on", "H100:1"), ("--hours", "1")),
+        (("--scale", "125m", "--on", "H100:1"), ("--tokens", "1.2341B")),
+        (("--scale", "30m", "--on", "v6e-8"), ()),
+    ],
+    ids=["hours", "tokens", "neither"],
+)
+def test_a_plan_says_length_time_and_machines(place, length, capsys):
+    shown = plan_text(capsys, *place, *length)
     check_message(shown)
     tokens = re.search(r"--tokens (\S+) repeats", shown)
     assert (tokens is None) == (not length)
     if tokens is not None:
-        repeated = parsed("--scale", "125m", "--on", "H100:1", "--tokens", tokens[1])
-        assert tootsie.chosen_scale(repeated) == tootsie.chosen_scale(
-            parsed("--scale", "125m", "--on", "H100:1", *length)
-        )
+        repeated = parsed(*place, "--tokens", tokens[1])
+        assert tootsie.chosen_scale(repeated) == tootsie.chosen_scale(parsed(*place, *length))
 
 
 def test_a_plan_names_data_that_a_long_run_reads_again(capsys):
