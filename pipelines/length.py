@@ -1,12 +1,11 @@
 """Length of a run: the recipe's parts in proportion to a number of tokens, and the tokens that hours suffice for."""
 
 import math
-import re
 from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Resources
-from marin_dag.quantities import in_short
+from marin_dag.quantities import LARGEST_COUNT, count_typed, in_short, typed_count
 from pipelines.scales import BatchSize, Boundaries, Scale
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
@@ -26,9 +25,7 @@ WARMUP_SHARE, MOST_WARMUP_STEPS = 0.02, 1_000
 AVERAGED_SHARE, MOST_AVERAGED_STEPS = 0.1, 200
 """Training steps that an average spans: a share of the last phase, at most those of the public run's 0.995."""
 CHECKPOINTS, GOOD_CHECKPOINTS, VALIDATIONS = 50, 5, 50
-"""Numbers of them over a run."""
-_TOKENS = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\d+)?) ?([kmbt]?)", re.IGNORECASE)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+"""Least numbers of them over a run; the template's own steps between two are kept where they give more."""
 
 
 class Part(NamedTuple):
@@ -95,7 +92,7 @@ def lengths_at(template: Scale, tokens: float, batches: tuple[BatchSize, ...], s
         raise UserError(
             f"a main line of {in_short(tokens)} tokens is too short for its batches: {shortest} would have "
             f"{exact[shortest]:.2g} training steps, and a part takes at least {LEAST_STEPS}. Use at least "
-            f"--tokens {typed_tokens(least)}, or a smaller --scale."
+            f"--tokens {typed_count(round(least))}, or a smaller --scale."
         )
     num_cycles = KESTREL_CYCLES * math.ceil(exact["kestrel"] / (KESTREL_CYCLES * MOST_CYCLE_STEPS))
     cycle_steps = max(LEAST_STEPS, round(exact["kestrel"] / num_cycles))
@@ -115,10 +112,9 @@ def lengths_at(template: Scale, tokens: float, batches: tuple[BatchSize, ...], s
         ),
         "rewarm_steps": ends["phoenix_warm"] - ends["jellyfish"],
         "average": Ema(round(1 - 1 / averaged_steps, 4)),
-        "checkpoint_every_steps": math.ceil(total / CHECKPOINTS),
-        "keep_good_every_steps": math.ceil(total / GOOD_CHECKPOINTS),
-        "validate_every_steps": math.ceil(total / VALIDATIONS),
-        "publish_every_steps": 0,
+        "checkpoint_every_steps": min(template.checkpoint_every_steps, math.ceil(total / CHECKPOINTS)),
+        "keep_good_every_steps": min(template.keep_good_every_steps, math.ceil(total / GOOD_CHECKPOINTS)),
+        "validate_every_steps": min(template.validate_every_steps, math.ceil(total / VALIDATIONS)),
     }
 
 
@@ -141,18 +137,25 @@ def hours_on(scale: Scale, resources: Resources) -> float:
 
 
 def tokens_in(hours: float, scale: Scale, resources: Resources) -> int:
-    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` figures."""
-    return round(_rounded(main_line_tokens(scale) * hours / hours_on(scale, resources)))
+    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` figures.
+
+    Raises:
+        UserError: the peak of the machines is not known, or they would train on more than `LARGEST_COUNT` tokens.
+    """
+    tokens = main_line_tokens(scale) * hours / hours_on(scale, resources)
+    if tokens > LARGEST_COUNT:
+        raise UserError(f"--hours {hours:g}: more than {LARGEST_COUNT:.0e} tokens on {resources}. Use fewer hours.")
+    return in_figures(tokens)
+
+
+def in_figures(tokens: float) -> int:
+    """Return a number of tokens in `FIGURES` figures, at least 1."""
+    return round(_rounded(max(1.0, tokens)))
 
 
 def _rounded(tokens: float, *, up: bool = False) -> float:
     unit = 10.0 ** (math.floor(math.log10(tokens)) - FIGURES + 1)
     return (math.ceil if up else round)(tokens / unit) * unit
-
-
-def typed_tokens(tokens: float) -> str:
-    """Return a number of tokens as `--tokens` takes it: 1.05B."""
-    return in_short(tokens).replace(" ", "").replace("k", "K")
 
 
 def tokens_named(text: str) -> int:
@@ -161,10 +164,12 @@ def tokens_named(text: str) -> int:
     Raises:
         UserError: the text is no number of tokens.
     """
-    found = _TOKENS.fullmatch(text.strip())
-    tokens = 0 if found is None else round(float(re.sub("[_,]", "", found[1])) * _UNITS[found[2].lower()])
-    if tokens < 1:
-        raise UserError(f"--tokens {text}: no number of tokens. Write one such as 300M, 3B or 1.5T.")
+    tokens = count_typed(text)
+    if tokens is None:
+        raise UserError(
+            f"--tokens {text}: no number of tokens from 1 to {LARGEST_COUNT:.0e}. Write one such as 300M, 1.5B or "
+            "3,000,000."
+        )
     return tokens
 
 

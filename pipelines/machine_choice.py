@@ -1,8 +1,8 @@
 """Machine choice: the remat and the micro-batches with which a scale's training steps fit on some machines.
 
 Of the values of remat, the choice is the one whose steps the roofline expects to be faster, in the fewest micro-batches
-that fit. Memory is the compilers' with --compile, and then kept for later plans; else it is that of
-`runtime.cost.expected`. None of it is identity.
+that fit. Memory and time are those of compiled programs with --compile, and then kept for later plans; else those of
+`runtime.cost.expected`. None of it is identity: a length in hours counts on no kept compile.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
@@ -18,13 +18,15 @@ from pydantic import BaseModel
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import CORES_PER_CHIP, SINGLE_HOST_CHIPS, Cpu, Gpu, Resources, Tpu, slice_shape
 from pipelines.compile_programs import slice_named
-from pipelines.length import PARTS, tokens_by_part
+from pipelines.length import PARTS, hours_on, in_figures, tokens_by_part, tokens_in
 from pipelines.scales import BatchSize, Scale
+from pipelines.sizes import SCALES, scale_at
 from runtime.cache_folder import cache_folder, keep
-from runtime.cost.chips import GIB, slice_of
+from runtime.cost.chips import GIB, REACHED_SHARE_OF_PEAK, slice_of
 from runtime.cost.compiler import sources_digest
 from runtime.cost.expected import expected_memory, expected_seconds, fits
 from runtime.cost.request import Compiled, CompileRequest, to_json
+from runtime.cost.roofline import REACHED_SHARE, roofline_of
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.model.config import ModelConfig
 from steps.machine_checks import devices_on
@@ -36,6 +38,8 @@ CHOICES = "machine-choices"
 COMPILED_WITH = ("jax", "jaxlib")
 TRIED_ABOVE = 1.1
 """Expected memory over a chip's up to which a compile is tried: the expectation is above the compilers' figures."""
+MOST_CORRECTIONS, HOURS_TOLERANCE = 8, 0.01
+"""Corrections of a length in hours, until it is this close."""
 
 
 class Program(NamedTuple):
@@ -62,9 +66,58 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
 
     remat: Remat
     num_microbatches: tuple[int, ...]
-    """By program of `PROGRAMS`, as the peaks are."""
+    """Counts for each program of `PROGRAMS`, as the peaks and seconds are."""
     peaks_in_bytes: tuple[int, ...]
+    step_seconds: tuple[float, ...]
+    """Time of a training step: of a compiled one as compile reports plan it, else the least that is expected."""
     is_compiled: bool
+
+
+class Time(NamedTuple):
+    """Time that all phases of a scale take."""
+
+    hours: float
+    basis: str
+    """The figures that it is computed from, for people."""
+
+
+def time_of(scale: Scale) -> Time:
+    """Return the time of a scale on its machines: by a kept compile, or the longer of the two estimates.
+
+    Raises:
+        UserError: the peak of the machines is not known.
+    """
+    choice = choice_for(scale)
+    if choice is not None and choice.is_compiled:
+        return Time(_seconds_by(scale, choice.step_seconds) / 3_600, "by their compiled programs")
+    return _expected_time(scale, choice)
+
+
+def _expected_time(scale: Scale, choice: Choice | None) -> Time:
+    hours = hours_on(scale, scale.main_resources)
+    least = 0.0 if choice is None else _seconds_by(scale, choice.step_seconds) / 3_600
+    if least > hours:
+        return Time(least, "at the bandwidth of memory and wires")
+    share = REACHED_SHARE_OF_PEAK[devices_on(scale.main_resources).platform]
+    return Time(hours, f"at {share:.0%} of the peak")
+
+
+def tokens_for(hours: float, name: str, machines: Resources) -> int:
+    """Return the tokens of the main line with which all phases of a scale take these hours, without a kept compile.
+
+    Batches grow with tokens, and the time with both, so the tokens are corrected until the hours agree.
+
+    Raises:
+        UserError: the speed of the machines is not known, or no length fits them.
+    """
+    tokens = tokens_in(hours, SCALES[name], machines)
+    for _ in range(MOST_CORRECTIONS):
+        scale = _moved(scale_at(name, tokens), machines)
+        found = _expected_time(scale, _chosen(scale, _expected_fit) if _has_known_memory(scale) else None).hours
+        if abs(found / hours - 1) < HOURS_TOLERANCE:
+            break
+        tokens = in_figures(tokens * hours / found)
+    return tokens
 
 
 def placed_on(scale: Scale, machines: Resources, *, compile_programs: bool) -> Scale:
@@ -73,15 +126,7 @@ def placed_on(scale: Scale, machines: Resources, *, compile_programs: bool) -> S
     Raises:
         UserError: a training step does not fit in any way that was tried, or its batch cannot be shared.
     """
-    scale = dataclasses.replace(
-        scale,
-        kestrel_resources=machines,
-        # Only v5e has a use for another kernel.
-        kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
-        main_resources=machines,
-        branch_resources=machines,
-        scoring_resources=one_host_of(machines),
-    )
+    scale = _moved(scale, machines)
     choice = choice_for(scale, compile_programs=compile_programs)
     if choice is None:
         return scale
@@ -94,23 +139,38 @@ def placed_on(scale: Scale, machines: Resources, *, compile_programs: bool) -> S
     )
 
 
+def _moved(scale: Scale, machines: Resources) -> Scale:
+    return dataclasses.replace(
+        scale,
+        kestrel_resources=machines,
+        # Only v5e has a use for another kernel.
+        kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
+        main_resources=machines,
+        branch_resources=machines,
+        scoring_resources=one_host_of(machines),
+    )
+
+
+def _has_known_memory(scale: Scale) -> bool:
+    try:
+        return not isinstance(scale.main_resources, Cpu) and bool(slice_named(scale.main_resources))
+    except ValueError:
+        return False
+
+
 def choice_for(scale: Scale, *, compile_programs: bool = False) -> Choice | None:
     """Return the choice for the machines that a scale is on; None where their memory is not known.
 
     With `compile_programs` it is made by compiling, and kept.
     """
-    try:
-        if isinstance(scale.main_resources, Cpu):
-            return None
-        slice_named(scale.main_resources)
-    except ValueError:
+    if not _has_known_memory(scale):
         return None
     place = cache_folder(CHOICES) / f"{_key(scale)}.json"
     if place.exists():
         return Choice.model_validate_json(place.read_bytes())
     if not compile_programs:
-        return _chosen(scale, _expected_peak)
-    choice = _chosen(scale, _compiled_peak).model_copy(update={"is_compiled": True})
+        return _chosen(scale, _expected_fit)
+    choice = _chosen(scale, _compiled_fit).model_copy(update={"is_compiled": True})
     keep(place, choice.model_dump_json())
     return choice
 
@@ -182,68 +242,89 @@ def with_kernels(request: CompileRequest, machines: Resources) -> CompileRequest
     return dataclasses.replace(request, attention_kernel=kernels.attention, loss_kernel=kernels.loss)
 
 
-Peak = Callable[[CompileRequest, Resources], int | None]
-"""Memory of a chip for a training step; None where it does not fit."""
+class Fit(NamedTuple):
+    """A training step that fits."""
+
+    num_microbatches: int
+    peak_in_bytes: int
+    step_seconds: float
 
 
-def _expected_peak(request: CompileRequest, _: Resources) -> int | None:
+Try = Callable[[CompileRequest, Resources], Fit | None]
+"""Returns None for a training step that does not fit."""
+
+
+def _expected_fit(request: CompileRequest, _: Resources) -> Fit | None:
     peak = expected_memory(request)
-    return peak if fits(request, peak) else None
+    return Fit(request.num_microbatches, peak, expected_seconds(request)) if fits(request, peak) else None
 
 
-def _compiled_peak(request: CompileRequest, machines: Resources) -> int | None:
+def _compiled_fit(request: CompileRequest, machines: Resources) -> Fit | None:
     if not fits(request, round(expected_memory(request) / TRIED_ABOVE)):
         return None
     from pipelines.compile_report import outcome_with_progress
 
     what = f"remat {request.remat}, micro-batches: {request.num_microbatches}"
-    outcome = outcome_with_progress(with_kernels(request, machines), what)
-    return outcome.peak_memory_in_bytes if isinstance(outcome, Compiled) else None
+    compiled = with_kernels(request, machines)
+    outcome = outcome_with_progress(compiled, what)
+    if not isinstance(outcome, Compiled):
+        return None
+    reached = REACHED_SHARE[slice_of(request.slice).generation.platform]
+    seconds = roofline_of(compiled, outcome).step_seconds / reached
+    return Fit(request.num_microbatches, outcome.peak_memory_in_bytes, seconds)
 
 
-def _chosen(scale: Scale, peak_of: Peak) -> Choice:
+def _chosen(scale: Scale, try_: Try) -> Choice:
     """Return the choice whose remat is expected to be fastest, among those with which every program fits."""
     for remat in sorted(REMATS, key=lambda remat: _expected_seconds(scale, remat)):
-        found = [_fewest_microbatches(scale, program, remat, peak_of) for program in PROGRAMS]
+        found = [_fewest_microbatches(scale, program, remat, try_) for program in PROGRAMS]
         fitting = [each for each in found if each is not None]
         if len(fitting) == len(PROGRAMS):
-            numbers, peaks = zip(*fitting, strict=True)
-            return Choice(remat=remat, num_microbatches=numbers, peaks_in_bytes=peaks, is_compiled=False)
-    smallest = min(
+            numbers, peaks, seconds = zip(*fitting, strict=True)
+            return Choice(
+                remat=remat,
+                num_microbatches=numbers,
+                peaks_in_bytes=peaks,
+                step_seconds=seconds,
+                is_compiled=False,
+            )
+    largest = max(
         (request_for(scale, program, "full", _numbers_of_microbatches(scale, program)[-1]) for program in PROGRAMS),
-        key=lambda request: -expected_memory(request),
+        key=expected_memory,
     )
     raise UserError(
-        f"--on: a training step of {scale.name} takes about {expected_memory(smallest) / GIB:.1f} GiB of a chip of "
-        f"{scale.main_resources} with one sequence at a time, of "
-        f"{slice_of(smallest.slice).generation.hbm_in_bytes / GIB:.1f}. Use more chips, or a smaller --scale."
+        f"--on: a training step of {scale.name} takes about {expected_memory(largest) / GIB:.1f} GiB of each chip of "
+        f"{scale.main_resources}, even with full remat and one sequence at a time; a chip has "
+        f"{slice_of(largest.slice).generation.hbm_in_bytes / GIB:.1f} GiB. Use more chips, or a smaller --scale."
     )
 
 
 def _expected_seconds(scale: Scale, remat: Remat) -> float:
     """Return the time that the programs take for their tokens; infinite where one is not expected to fit."""
+    found = [_fewest_microbatches(scale, program, remat, _expected_fit) for program in PROGRAMS]
+    return _seconds_by(scale, [math.inf if fit is None else fit.step_seconds for fit in found])
+
+
+def _seconds_by(scale: Scale, step_seconds: Sequence[float]) -> float:
+    """Return the time of all phases of a scale, whose `PROGRAMS` take these times a step."""
     total = 0.0
-    for program in PROGRAMS:
-        found = _fewest_microbatches(scale, program, remat, _expected_peak)
-        if found is None:
-            return math.inf
-        request = request_for(scale, program, remat, found[0])
+    for program, seconds in zip(PROGRAMS, step_seconds, strict=True):
         tokens = sum(
             of_part * (part.float32_times if program.is_float32 else part.times)
             for of_part, part in zip(tokens_by_part(scale).values(), PARTS.values(), strict=True)
             if part.batch == program.batch
         )
-        total += expected_seconds(request) * tokens / (request.global_batch_size * request.sequence_length)
+        total += seconds * tokens / (scale.batches[program.batch].global_batch_size * scale.sequence_length)
     return total
 
 
-def _fewest_microbatches(scale: Scale, program: Program, remat: Remat, peak_of: Peak) -> tuple[int, int] | None:
-    """Return the fewest micro-batches in which a program fits, and its memory; None where it does not."""
-    for number in _numbers_of_microbatches(scale, program):
-        peak = peak_of(request_for(scale, program, remat, number), scale.main_resources)
-        if peak is not None:
-            return number, peak
-    return None
+def _fewest_microbatches(scale: Scale, program: Program, remat: Remat, try_: Try) -> Fit | None:
+    """Return the fit of a program in the fewest micro-batches; None where it does not fit."""
+    tried = (
+        try_(request_for(scale, program, remat, number), scale.main_resources)
+        for number in _numbers_of_microbatches(scale, program)
+    )
+    return next((fit for fit in tried if fit is not None), None)
 
 
 def _numbers_of_microbatches(scale: Scale, program: Program) -> list[int]:
@@ -274,6 +355,6 @@ def _key(scale: Scale) -> str:
     """Return the name of a choice: a hash over its programs, the compiler's versions and the code that it compiles."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in COMPILED_WITH]
     programs = [to_json(request_for(scale, program, "none", 1)) for program in PROGRAMS]
-    digest = hashlib.sha256(json.dumps([versions, programs]).encode())
+    digest = hashlib.sha256(json.dumps([versions, programs, list(Choice.model_fields)]).encode())
     digest.update(sources_digest())
     return digest.hexdigest()[:32]

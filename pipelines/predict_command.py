@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,7 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Record
-from marin_dag.quantities import in_short
+from marin_dag.quantities import count_typed, in_short
 from marin_dag.store.store import Store
 from pipelines.finished import finished
 from pipelines.machines import MACHINES, resources_named
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from runtime.scaling.bootstrap import Bootstrap, Interval
 
 NAME = "predict"
-UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMBT]?)")
 HOUR_SECONDS = 3_600
 
 
@@ -48,11 +45,11 @@ class FittedLaw:
 
 def target(text: str) -> Target:
     """Return the target that `text` names, such as 125M:2.5B, for argparse."""
-    sizes = [QUANTITY.fullmatch(part) for part in text.split(":")]
-    values = [float(found[1]) * UNITS[found[2]] for found in sizes if found]
-    if len(values) != 2 or len(sizes) != 2 or not all(values):
+    parts = text.split(":")
+    values = [value for part in parts if (value := count_typed(part)) is not None]
+    if len(values) != 2 or len(parts) != 2:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not PARAMETERS:TOKENS; write both as numbers above 0 with k, M, B or T, such as 125M:2.5B"
+            f"{text!r} is not PARAMETERS:TOKENS; write both such as 125M or 2e9: 125M:2.5B"
         )
     return Target(*values)
 

@@ -31,12 +31,14 @@ class Sampled(NamedTuple):
 
     name: str
     components: tuple[str, ...]
+    least_folders: int = 1
 
 
 SAMPLED = (
     Sampled("dclm_baseline", ("dclm_baseline", "dolmino_dclm")),
     Sampled("fineweb_edu", tuple(mixtures.NEMOTRON)),
-    Sampled("starcoderdata", ("starcoderdata",)),
+    # Each programming language is a folder.
+    Sampled("starcoderdata", ("starcoderdata",), least_folders=8),
     Sampled("finemath_3_plus", ("finemath_3_plus", "proofpile_2", "algebraic_stack", "open_web_math", "all_math")),
     Sampled("pes2o", ("pes2o", "arxiv", "arxiv_markdownified")),
     Sampled("wiki", ("wiki", "megawika", "wikipedia_markdown")),
@@ -66,12 +68,11 @@ def sampled_weights(weights: Weights) -> Weights:
 
 
 def sampled_sources(tokens: Mapping[str, int]) -> dict[str, Source]:
-    """Return the data sets with the shares that a main line of these `tokens` by part needs to read no text twice."""
-    published = eight_b_sources() | {"fineweb_edu": _fineweb_edu()}
-    wanted: dict[str, float] = {}
-    for part, weights in MIXTURES.items():
-        for name, drawn in mixtures.scaled(sampled_weights(weights), tokens[part]).items():
-            wanted[name] = wanted.get(name, 0.0) + drawn
+    """Return the data sets, each with the share that a main line of these `tokens` by part reads at most once.
+
+    A data set with fewer tokens comes whole, and is read again (`epochs_of_repeated`).
+    """
+    published, wanted = _published(), _tokens_by_source(tokens)
     found = []
     for sampled in SAMPLED:
         source = published[sampled.name]
@@ -79,8 +80,27 @@ def sampled_sources(tokens: Mapping[str, int]) -> dict[str, Source]:
         share = share_for(wanted[sampled.name], source.num_tokens)
         size = share * source.size_in_bytes
         changes = {"share": share, "size_in_bytes": size, "num_tokens": share * source.num_tokens}
-        found.append(source.model_copy(update=changes))
+        found.append(source.model_copy(update=changes | {"least_folders": sampled.least_folders}))
     return by_name(found)
+
+
+def epochs_of_repeated(tokens: Mapping[str, int]) -> dict[str, float]:
+    """Return the epochs of each data set that a main line of these `tokens` by part reads more than once."""
+    published, wanted = _published(), _tokens_by_source(tokens)
+    epochs = {name: wanted[name] / num_tokens for name in wanted if (num_tokens := published[name].num_tokens)}
+    return {name: number for name, number in epochs.items() if number > 1}
+
+
+def _published() -> dict[str, Source]:
+    return eight_b_sources() | {"fineweb_edu": _fineweb_edu()}
+
+
+def _tokens_by_source(tokens: Mapping[str, int]) -> dict[str, float]:
+    wanted: dict[str, float] = {}
+    for part, weights in MIXTURES.items():
+        for name, drawn in mixtures.scaled(sampled_weights(weights), tokens[part]).items():
+            wanted[name] = wanted.get(name, 0.0) + drawn
+    return wanted
 
 
 def share_for(wanted_tokens: float, num_tokens: float) -> float:

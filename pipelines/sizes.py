@@ -58,6 +58,7 @@ SAMPLED_DATA_SETTINGS: dict[str, Any] = {
     "evaluation_tokens": 2**18,
     "validation_tokens_per_source": 2**16,
     "tokenizer_bytes_per_source": 64 << 20,
+    "publish_every_steps": 0,
     "training_policy": "tracked",
 }
 """Settings of sizes that train on a share of the data sets, on few machines."""

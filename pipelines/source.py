@@ -58,6 +58,8 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     fetch: Fetch
     share: float = 1.0
     """Share of a data set's files to download, by hash."""
+    least_folders: int = 1
+    """Folders of which a share below 1 holds at least one file each."""
     formats: tuple[Format, ...]
     rules: tuple[Rule, ...] = ()
     """Empty for a corpus that is used as published."""
@@ -109,12 +111,14 @@ def filtered_documents(
     *,
     origin: str = "",
     share: float = 1.0,
+    least_folders: int = 1,
 ) -> Step[Any]:
     """Chain download, of a share if it is below 1, extract and, with rules, filter."""
     if share == 1.0:
         fetched = download(f"download/{name}", DownloadConfig(fetch=fetch))
     else:
-        fetched = download_share(f"download/{name}", DownloadShareConfig(fetch=fetch, share=share))
+        config = DownloadShareConfig(fetch=fetch, share=share, least_folders=least_folders)
+        fetched = download_share(f"download/{name}", config)
     found: Step[Any] = extract(f"extract/{name}", ExtractConfig(download=fetched, formats=formats, origin=origin))
     if rules:
         found = filter_documents(f"filter/{name}", FilterConfig(documents=found, rules=rules))
@@ -129,7 +133,13 @@ def documents_of(
     `against` are the deduplicated sources whose copy of a text stays instead of this one's.
     """
     documents = filtered_documents(
-        source.name, source.fetch, source.formats, source.rules, origin=source.origin, share=source.share
+        source.name,
+        source.fetch,
+        source.formats,
+        source.rules,
+        origin=source.origin,
+        share=source.share,
+        least_folders=source.least_folders,
     )
     if source.minhash is not None:
         documents = dedup(

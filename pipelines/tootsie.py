@@ -21,19 +21,20 @@ from marin_dag.errors import UserError
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
+from marin_dag.quantities import in_short, typed_count
 from pipelines import compile_report, mixtures, recipe
 from pipelines.corpus import CORPORA, Corpus, corpus_of, sources_at
-from pipelines.length import hours_named, hours_on, main_line_tokens, tokens_in, tokens_named, typed_tokens
-from pipelines.machine_choice import choice_line, placed_on
+from pipelines.length import hours_named, main_line_tokens, tokens_by_part, tokens_named
+from pipelines.machine_choice import choice_line, placed_on, time_of, tokens_for
 from pipelines.machines import MACHINES, resources_named
 from pipelines.reporting import report_on
+from pipelines.sampled_sources import epochs_of_repeated
 from pipelines.scales import Scale
 from pipelines.sizes import SCALES, scale_at
 from pipelines.sources import OWN_FILES
-from runtime.cost.chips import REACHED_SHARE_OF_PEAK
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
-from steps.machine_checks import devices_on, expected_flops, machines_of
+from steps.machine_checks import expected_flops, machines_of
 from steps.phase_config import TrainPhaseConfig
 from steps.train_phase import train_phase
 
@@ -63,20 +64,24 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
 
 def chosen_scale(arguments: argparse.Namespace) -> Scale:
     """Return the scale that the arguments choose, with its length and its machines."""
-    machines = None if arguments.on is None else resources_named(arguments.on)
-    scale = scale_at(arguments.scale, _chosen_tokens(arguments, machines))
+    scale, machines = scale_at(arguments.scale, _chosen_tokens(arguments)), _chosen_machines(arguments)
     return scale if machines is None else placed_on(scale, machines, compile_programs=arguments.compile)
 
 
-def _chosen_tokens(arguments: argparse.Namespace, machines: Resources | None) -> int | None:
+def _chosen_machines(arguments: argparse.Namespace) -> Resources | None:
+    return None if arguments.on is None else resources_named(arguments.on)
+
+
+def _chosen_tokens(arguments: argparse.Namespace) -> int | None:
     """Return the tokens of the main line that the arguments give; None for the scale's own."""
     if arguments.hours is None:
         return None if arguments.tokens is None else tokens_named(arguments.tokens)
     if arguments.tokens is not None:
         raise UserError("--tokens and --hours: both set the length of the run. Remove one of the two options.")
+    machines = _chosen_machines(arguments)
     if machines is None:
         raise UserError("--hours: hours of which machines? Name them too, such as --on H100:1.")
-    return tokens_in(hours_named(arguments.hours), SCALES[arguments.scale], machines)
+    return tokens_for(hours_named(arguments.hours), arguments.scale, machines)
 
 
 def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
@@ -294,9 +299,8 @@ def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:
 
 def variant(arguments: argparse.Namespace) -> str:
     """Return the variant that the arguments choose; each scale, length and own corpus has its own forks."""
-    machines = None if arguments.on is None else resources_named(arguments.on)
-    tokens = _chosen_tokens(arguments, machines)
-    name = str(arguments.scale) if tokens is None else f"{arguments.scale}-{typed_tokens(tokens)}"
+    tokens = _chosen_tokens(arguments)
+    name = str(arguments.scale) if tokens is None else f"{arguments.scale}-{typed_count(tokens)}"
     if arguments.corpus is None:
         return "" if name == DEFAULT_SCALE else name
     folder = Path(arguments.corpus).absolute()
@@ -308,23 +312,28 @@ def report_on_dry_run(session: Session, plan: Plan) -> None:
     """Print length and machines of the run where the user chose them, and with --compile its compiled programs."""
     parsed = session.parsed
     if not parsed.json and (parsed.on or parsed.tokens):
-        scale = chosen_scale(parsed)
-        tokens = main_line_tokens(scale)
-        print(f"\nlength   {typed_tokens(tokens)} tokens in the main line, as by --tokens {typed_tokens(tokens)}")
+        scale, tokens = chosen_scale(parsed), _chosen_tokens(parsed)
+        repeated = "the scale's own length" if tokens is None else f"--tokens {typed_count(tokens)} repeats it"
+        print(f"\nlength   {in_short(main_line_tokens(scale))} tokens in the main line; {repeated}")
+        if parsed.corpus is None and scale.corpus == "shares":
+            _print_repeated_data(scale)
         if parsed.on:
             _print_machines(scale)
     compile_report.report(session, plan)
 
 
+def _print_repeated_data(scale: Scale) -> None:
+    for name, epochs in epochs_of_repeated(tokens_by_part(scale)).items():
+        print(f"data     {name} is too small: the main line reads it {epochs:.2g} times. Use fewer --tokens.")
+
+
 def _print_machines(scale: Scale) -> None:
     machines, dtype = scale.main_resources, scale.compute_dtype
-    speed = expected_flops(machines, dtype)
-    if speed < math.inf:
-        hours, num_chips = hours_on(scale, machines), machines_of(machines).num_devices
-        share = REACHED_SHARE_OF_PEAK[devices_on(machines).platform]
+    if expected_flops(machines, dtype) < math.inf:
+        hours, basis = time_of(scale)
         print(
-            f"time     {hours:,.2f} hours, {hours * num_chips:,.2f} chip-hours, for all phases at {share:.0%} of the "
-            "peak, without data, evaluations and restarts"
+            f"time     {hours:,.2f} hours, {hours * machines_of(machines).num_devices:,.2f} chip-hours, for all phases "
+            f"{basis}, without data, evaluations and restarts"
         )
     print(f"machines {machines}: {choice_line(scale)}")
 

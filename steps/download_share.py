@@ -15,11 +15,14 @@ class DownloadShareConfig(BaseModel, frozen=True, extra="forbid"):
     fetch: HuggingFaceDataset
     """Its `expected_bytes` are those of all files."""
     share: float = Field(gt=0, le=1)
-    """Share of the bytes of the files to fetch; at least one file. A larger share holds all files of a smaller one."""
+    """Share of the bytes of the files to fetch. A larger share holds all files of a smaller one."""
+    least_folders: int = Field(default=1, ge=1)
+    """Folders to take at least one file of each from, such as languages; the data set may have fewer."""
     files_in_flight: Runtime[int] = 8
 
     @property
     def expected_bytes(self) -> float:
+        """The share's bytes. Whole files are fetched, whose sizes a plan does not know: a small share is larger."""
         return self.share * self.fetch.expected_bytes
 
 
@@ -37,6 +40,7 @@ def download_share(config: DownloadShareConfig, context: StepContext) -> Downloa
     from runtime.text.fetch.hub import list_files, share_of
 
     fetch = config.fetch
-    files = share_of(list_files(fetch.repo, fetch.revision, fetch.files, repo_type="dataset"), config.share)
+    every = list_files(fetch.repo, fetch.revision, fetch.files, repo_type="dataset")
+    files = share_of(every, config.share, least_folders=config.least_folders)
     chosen = fetch.model_copy(update={"files": tuple(glob.escape(file.name) for file in files)})
     return download.function(DownloadConfig(fetch=chosen, files_in_flight=config.files_in_flight), context)

@@ -1,8 +1,8 @@
-"""Quantities: four figures and a unit."""
+"""Quantities: four figures and a unit, and counts that people type."""
 
 import pytest
 
-from marin_dag.quantities import in_bytes, in_short
+from marin_dag.quantities import LARGEST_COUNT, count_typed, in_bytes, in_short, typed_count
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,37 @@ def test_a_count_has_four_figures_and_a_unit(count: int, text: str) -> None:
 )
 def test_a_size_is_in_decimal_units(size: float, text: str) -> None:
     assert in_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("3B", 3_000_000_000),
+        ("300m", 300_000_000),
+        ("1.5T", 1_500_000_000_000),
+        ("2e9", 2_000_000_000),
+        ("3_000", 3_000),
+        ("12,345,678", 12_345_678),
+        ("1.05 B", 1_050_000_000),
+        ("1.2341b", 1_234_100_000),
+        ("100000T", int(LARGEST_COUNT)),
+    ],
+)
+def test_a_typed_count_is_exact_and_typed_again_is_the_same(text: str, count: int) -> None:
+    assert count_typed(text) == count
+    assert count_typed(typed_count(count)) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "many", "-3B", "0", "1,5B", "1_2", "1e400", "1e17 k", "0.0001k", "3BB", "1.5,000"]
+)
+def test_a_text_that_is_no_count_gives_none(text: str) -> None:
+    assert count_typed(text) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(7, "7"), (1_000, "1K"), (999_999, "999.999K"), (3_000_000_000, "3B"), (12_749_012_340_736, "12.749012340736T")],
+)
+def test_a_count_to_type_is_not_rounded(count: int, text: str) -> None:
+    assert typed_count(count) == text

@@ -112,7 +112,7 @@ def test_models_and_rates_follow_from_the_width():
 
 
 def test_predict_shows_the_law_a_larger_run_and_the_best_size_for_a_budget(call):
-    for words in ((), ("1M:2M",), ("--flops", "1e12"), ("--money", "10", "--price", "4", "--on", "gpu:H100:1")):
+    for words in ((), ("1m:2e6",), ("--flops", "1e12"), ("--money", "10", "--price", "4", "--on", "gpu:H100:1")):
         code, shown = call("predict", *words)
         assert code == 0
         check_message(without_numbers(shown))

@@ -9,6 +9,7 @@ from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from pipelines import compile_report, machine_choice, tootsie
 from pipelines.compile_programs import request_of
 from pipelines.corpus import corpus_of
+from pipelines.length import hours_on
 from pipelines.machine_choice import (
     PROGRAMS,
     choice_for,
@@ -16,10 +17,12 @@ from pipelines.machine_choice import (
     one_host_of,
     placed_on,
     request_for,
+    time_of,
+    tokens_for,
     with_kernels,
 )
 from pipelines.scales import LAPTOP
-from pipelines.sizes import SCALES
+from pipelines.sizes import SCALES, scale_at
 from runtime.cost.chips import GPUS
 from runtime.cost.request import Compiled, DoesNotFit
 from tests.catalogue import check_message, expect_error
@@ -46,6 +49,18 @@ def test_a_smaller_memory_takes_more_micro_batches_and_less_than_one_sequence_is
         placed_on(SCALES["8b"], H100, compile_programs=False)
     with expect_error(UserError):  # more chips than sequences
         placed_on(SCALES["32b"], Tpu("v4-2048"), compile_programs=False)
+
+
+@pytest.mark.parametrize(("name", "machines"), [("125m", H100), ("30m", Tpu("v6e-8"))])
+def test_the_time_is_the_longer_estimate_and_hours_give_its_length(name, machines):
+    scale = placed_on(SCALES[name], machines, compile_programs=False)
+    time = time_of(scale)
+    is_longer = time.hours > hours_on(scale, machines)
+    assert is_longer == (name != "125m") and is_longer == (time.basis == "at the bandwidth of memory and wires")
+    tokens = tokens_for(time.hours, name, machines)
+    assert time_of(placed_on(scale_at(name, tokens), machines, compile_programs=False)).hours == pytest.approx(
+        time.hours, rel=0.02
+    )
 
 
 def test_every_step_runs_on_the_machines_and_what_cannot_be_shared_on_one_host():
@@ -96,6 +111,10 @@ def test_a_compile_corrects_the_choice_and_later_plans_take_it(monkeypatch):
     later = placed_on(SMALL, H100, compile_programs=False)
     assert later == verified and len(compiled) == number
     check_message(choice_line(later))
+    # Its time is that of the compiled programs, and --hours counts on no kept compile.
+    time = time_of(later)
+    assert time.basis == "by their compiled programs" and time.hours != pytest.approx(hours_on(later, H100), rel=0.01)
+    assert time_of(dataclasses.replace(later, batches=SCALES["400m"].batches)).basis == "at 40% of the peak"
     # Another length has other batches, or the same programs.
     other = dataclasses.replace(SMALL, batches=SCALES["400m"].batches)
     assert not choice_for(placed_on(other, H100, compile_programs=False)).is_compiled

@@ -1,6 +1,7 @@
 """Options of the flagship: length and machines of a plan, what the plan says of them, and which runs share forks."""
 
 import argparse
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Gpu
 from pipelines import machine_choice, tootsie
+from pipelines.corpus import sources_at
 from tests.catalogue import check_message
 from tests.pipelines.test_identity import digests_of
 
@@ -24,11 +26,39 @@ def parsed(*argv: str) -> argparse.Namespace:
     return argparse.Namespace(build=tootsie.build, compile=False, json=False, **vars(parser.parse_args(argv)))
 
 
-def test_a_plan_says_length_time_and_machines(capsys):
-    session: Any = SimpleNamespace(parsed=parsed("--scale", "125m", "--on", "H100:1", "--hours", "1"))
+def plan_text(capsys, *argv):
+    session: Any = SimpleNamespace(parsed=parsed(*argv))
     plan: Any = None  # only --compile looks at it
     tootsie.report_on_dry_run(session, plan)
-    check_message(capsys.readouterr().out)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("place", "length"),
+    [
+        (("--scale", "125m", "--on", "H100:1"), ("--hours", "1")),
+        (("--scale", "125m", "--on", "H100:1"), ("--tokens", "1.2341B")),
+        (("--scale", "30m", "--on", "v6e-8"), ()),
+    ],
+    ids=["hours", "tokens", "neither"],
+)
+def test_a_plan_says_length_time_and_machines(place, length, capsys):
+    shown = plan_text(capsys, *place, *length)
+    check_message(shown)
+    tokens = re.search(r"--tokens (\S+) repeats", shown)
+    assert (tokens is None) == (not length)
+    if tokens is not None:
+        repeated = parsed(*place, "--tokens", tokens[1])
+        assert tootsie.chosen_scale(repeated) == tootsie.chosen_scale(parsed(*place, *length))
+
+
+def test_a_plan_names_data_that_a_long_run_reads_again(capsys):
+    shown = plan_text(capsys, "--scale", "3b", "--tokens", "1T")
+    check_message(shown)
+    repeated = set(re.findall(r"^data +(\S+)", shown, re.MULTILINE))
+    sources = sources_at(tootsie.chosen_scale(parsed("--scale", "3b", "--tokens", "1T")))
+    assert repeated and all(sources[name].share == 1.0 for name in repeated)
+    assert "data " not in plan_text(capsys, "--scale", "3b", "--tokens", "60B")
 
 
 @pytest.mark.parametrize("argv", [("--hours", "1"), ("--hours", "1", "--tokens", "3B"), ("--tokens", "lots")])
@@ -45,7 +75,8 @@ def test_machines_are_those_of_every_step_and_no_identity():
 
 
 def test_each_length_has_forks_of_its_own_and_hours_those_of_their_tokens():
-    names = [(), ("--scale", "125m"), ("--scale", "125m", "--tokens", "1B"), ("--tokens", "3M")]
+    names = [(), ("--scale", "125m"), ("--tokens", "3M")]
+    names += [("--scale", "125m", "--tokens", tokens) for tokens in ("1B", "1.2341B", "1.2344B")]
     variants = [tootsie.variant(parsed(*argv)) for argv in names]
     assert variants[0] == "" and len(set(variants)) == len(names)
     by_hours = tootsie.variant(parsed("--scale", "125m", "--hours", "1", "--on", "H100:1"))

@@ -22,6 +22,27 @@ def test_a_share_has_that_part_of_the_bytes_to_a_file_and_at_least_one(share):
     assert set(share_of(FILES, share / 2)) <= set(chosen) == set(share_of(FILES[::-1], share))
 
 
+LANGUAGES = {"go": 20, "java": 60, "python": 40, "tcl": 1}
+BY_FOLDER = [
+    RemoteFile(f"{language}/{number:03d}.parquet", "", 1_000)
+    for language in LANGUAGES
+    for number in range(LANGUAGES[language])
+]
+
+
+@pytest.mark.parametrize("least_folders", [1, 3, 4, 9])
+def test_a_small_share_is_spread_over_folders(least_folders):
+    smallest = share_of(BY_FOLDER, 1e-9, least_folders=least_folders)
+    assert (
+        len({file.name.partition("/")[0] for file in smallest}) == len(smallest) == min(least_folders, len(LANGUAGES))
+    )
+    chosen = share_of(BY_FOLDER, 0.2, least_folders=least_folders)
+    assert set(smallest) <= set(chosen) <= set(share_of(BY_FOLDER, 0.4, least_folders=least_folders))
+    for language, number in LANGUAGES.items():
+        found = sum(file.name.startswith(language) for file in chosen)
+        assert abs(found - 0.2 * number) <= 1, language
+
+
 def test_only_files_of_the_share_are_fetched(run_alone, own_hub):  # noqa: F811
     fetch = HuggingFaceDataset(repo="someone/texts", revision="0" * 40, files=("data/*",))
     half, whole = (

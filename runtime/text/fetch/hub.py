@@ -4,6 +4,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from runtime.text.fetch.errors import FetchError, UnreachableError, matching
@@ -102,20 +103,43 @@ def list_files(
     ]
 
 
-def share_of(files: Sequence[RemoteFile], share: float) -> list[RemoteFile]:
-    """Return whole files with that share of all bytes, at least one, in the given order.
+def share_of(files: Sequence[RemoteFile], share: float, *, least_folders: int = 1) -> list[RemoteFile]:
+    """Return whole files with that share of all bytes, from at least `least_folders` folders, in the given order.
 
-    A hash of the names orders the files to choose from, so a larger share holds all files of a smaller one.
+    Hashes of names order the files to choose from, so a larger share holds all files of a smaller one. Each folder
+    gives about its share of the files.
     """
     sizes = {file.name: file.size_in_bytes or 0 for file in files}
-    wanted, total = share * sum(sizes.values()), 0
-    chosen: set[str] = set()
-    for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
-        if chosen and total >= wanted:
+    ordered = _spread_over_folders(list(sizes))
+    first_by_folder: dict[PurePosixPath, str] = {}
+    for name in ordered:
+        first_by_folder.setdefault(PurePosixPath(name).parent, name)
+    chosen = set(list(first_by_folder.values())[:least_folders])
+    wanted, total = share * sum(sizes.values()), sum(sizes[name] for name in chosen)
+    for name in ordered:
+        if total >= wanted:
             break
-        chosen.add(name)
-        total += sizes[name]
+        if name not in chosen:
+            chosen.add(name)
+            total += sizes[name]
     return [file for file in files if file.name in chosen]
+
+
+def _spread_over_folders(names: Sequence[str]) -> list[str]:
+    """Return the names in an order of which each beginning holds about the same share of every folder."""
+    folders: dict[PurePosixPath, list[str]] = {}
+    for name in sorted(names, key=_digest):
+        folders.setdefault(PurePosixPath(name).parent, []).append(name)
+    place = {
+        name: (rank + int.from_bytes(_digest(str(folder))[:6]) / 2**48) / len(found)
+        for folder, found in folders.items()
+        for rank, name in enumerate(found)
+    }
+    return sorted(names, key=lambda name: (place[name], name))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def request_headers() -> dict[str, str]:
