@@ -27,7 +27,7 @@ class FitScalingLawConfig(BaseModel, frozen=True, extra="forbid"):
     evaluations: dict[str, Input[EmaEvalResult]]
     """Evaluation of each rung, at the end of its cooldown."""
     num_parameters: dict[str, int]
-    """Parameters of each rung's model that multiply every token: all but the input embedding."""
+    """Parameters of each rung's model that multiply every token: all but an input embedding that is not the head."""
     held_out: tuple[str, ...] = ()
     """Rungs that the first fit has to predict. The law that predicts larger runs is fitted to all rungs."""
     scores: dict[str, Input[LmEvalResult]] = {}
@@ -103,6 +103,8 @@ class FitScalingLawResult(BaseModel, frozen=True, extra="forbid"):
     rungs: tuple[RungResult, ...]
     tasks: tuple[TaskResult, ...]
     confidence: float
+    share_at_bounds: float
+    """Share of the bootstrap's laws with alpha or beta at a bound of the fit, which the rungs hardly determine."""
     replicates: str = REPLICATES_FILE
     """Parquet with a row for each replicate of the bootstrap; see `runtime.scaling.replicates`."""
 
@@ -152,6 +154,11 @@ def fit_scaling_law(config: FitScalingLawConfig, context: StepContext) -> FitSca
     curves = isoflop_curves([*rungs.values()])
     tasks = _task_curves(config, rungs)
     replicates = {score.measure: of_task[1:] for score, of_task in tasks.items()}
+    if not whole.determines_optimum:
+        context.log.warning(
+            "%.1f %% of the bootstrap's laws have alpha or beta at a bound of the fit: the rungs hardly determine them",
+            100 * whole.share_at_bounds,
+        )
     with fsspec.open(f"{context.output_path}/{REPLICATES_FILE}", "wb", auto_mkdir=True) as file:
         file.write(to_parquet(replicates_table(whole.replicates, replicates)))
     return FitScalingLawResult(
@@ -166,6 +173,7 @@ def fit_scaling_law(config: FitScalingLawConfig, context: StepContext) -> FitSca
         rungs=tuple(found),
         tasks=tuple(TaskResult(measure=score.measure, **vars(of_task[0])) for score, of_task in tasks.items()),
         confidence=config.confidence,
+        share_at_bounds=whole.share_at_bounds,
     )
 
 
