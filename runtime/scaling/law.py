@@ -131,11 +131,12 @@ class Fit:
         log_loss: Float[np.ndarray, "batch rungs"],
     ) -> tuple[Float[np.ndarray, "batch 5"], Float[np.ndarray, " batch"]]:
         """Return the minima from the starts `x` and their values, by Levenberg-Marquardt steps with Huber's weights."""
+        found, values = np.array(x), np.empty(len(x))
+        rows = np.arange(len(x))  # those that still improve; a row's end does not depend on the other rows
         residual, jacobian = self._residuals(x, log_loss)
         value = _huber(residual, weights)
         damping = np.full(len(x), 1e-2)
         history = [value]
-        is_active = np.ones(len(x), dtype=bool)  # a row's end does not depend on the other rows
         diagonal = np.arange(NUM_COEFFICIENTS)
         for _ in range(MAX_ITERATIONS):
             scaled = weights / np.maximum(np.abs(residual), HUBER_DELTA)
@@ -147,17 +148,23 @@ class Fit:
             moved = self._bounded(x - step)
             moved_residual, moved_jacobian = self._residuals(moved, log_loss)
             moved_value = _huber(moved_residual, weights)
-            better = is_active & (moved_value < value)
+            better = moved_value < value
             x, residual = (np.where(better[:, None], new, old) for new, old in ((moved, x), (moved_residual, residual)))
             jacobian = np.where(better[:, None, None], moved_jacobian, jacobian)
             value = np.where(better, moved_value, value)
             damping = np.clip(np.where(better, damping / 3, damping * 4), 1e-9, 1e9)
-            history.append(value)
+            found[rows], values[rows] = x, value
+            history = [*history[-PATIENCE:], value]
             if len(history) > PATIENCE:
-                is_active &= history[-1 - PATIENCE] - value > TOLERANCE * value
-            if not is_active.any():
-                break
-        return x, value
+                improves = history[0] - value > TOLERANCE * value
+                if not improves.any():
+                    break
+                if not improves.all():
+                    rows, x, weights, log_loss, residual, jacobian, value, damping, *history = (
+                        each[improves]
+                        for each in (rows, x, weights, log_loss, residual, jacobian, value, damping, *history)
+                    )
+        return found, values
 
     def _residuals(
         self, x: Float[np.ndarray, "batch 5"], log_loss: Float[np.ndarray, "batch rungs"]
