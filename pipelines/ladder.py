@@ -169,8 +169,9 @@ def law(ladder: Ladder, found: Mapping[str, Rung], *, held_out: Sequence[str]) -
 
 
 def num_parameters(model: LlamaConfig) -> int:
-    """Return the parameters that multiply every token: all but the input embedding, which is looked up."""
-    return model.num_parameters - model.vocab_size * model.hidden_size
+    """Return the parameters that multiply every token: all but an embedding that is looked up and is not the head."""
+    looked_up = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
+    return model.num_parameters - looked_up
 
 
 def savings(graph: Graph) -> str:

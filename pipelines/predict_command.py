@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NAME = "predict"
 HOUR_SECONDS = 3_600
+COUNTED = "without the input embedding"
+"""What N of the law counts; names of scales, such as 125m, leave out the head too."""
 
 
 class Target(NamedTuple):
@@ -74,13 +76,14 @@ def read_law(store: Store, record: Record) -> FittedLaw:
 
 
 def describe(result: FitScalingLawResult) -> Iterator[str]:
-    """Yield the law, and the losses that it gives to the rungs."""
+    """Yield the law, its warnings, and the losses that it gives to the rungs."""
     yield (
         f"loss = {result.irreducible.value:.4g} + {result.parameter_factor.value:.4g} / N^{result.alpha.value:.3f} + "
         f"{result.token_factor.value:.4g} / D^{result.beta.value:.3f} bits per byte, from {len(result.rungs)} rungs"
     )
     alpha, beta = (f"{each.low:.3f} to {each.high:.3f}" for each in (result.alpha, result.beta))
     yield f"{result.confidence:.0%} intervals: exponent of N {alpha}, exponent of D {beta}"
+    yield from at_bounds(result.share_at_bounds)
     isoflop = "no minimum" if result.isoflop_size_exponent is None else f"{result.isoflop_size_exponent:.2f}"
     yield (
         f"best size grows as FLOPs^{result.size_exponent.value:.2f} ({result.size_exponent.low:.2f} to "
@@ -96,6 +99,15 @@ def describe(result: FitScalingLawResult) -> Iterator[str]:
     yield from aligned(rows, left=(0, 7))
 
 
+def at_bounds(share: float) -> Iterator[str]:
+    """Yield a warning where the exponents of some replicates are at a bound of the fit."""
+    if share:
+        yield (
+            f"warning: {share:.1%} of the bootstrap's laws have an exponent at a bound of the fit: the rungs hardly "
+            "determine it. Train sizes and lengths that lie further apart."
+        )
+
+
 def predictions(law: FittedLaw, wanted: Target) -> Iterator[str]:
     """Yield the loss of a run and the accuracies of the ladder's tasks, with their intervals."""
     from runtime.scaling.bootstrap import interval_around
@@ -108,13 +120,14 @@ def predictions(law: FittedLaw, wanted: Target) -> Iterator[str]:
     largest = max(rung.num_parameters * rung.num_tokens for rung in result.rungs)
     product = wanted.num_parameters * wanted.num_tokens
     yield (
-        f"{in_short(wanted.num_parameters)} parameters on {in_short(wanted.num_tokens)} tokens: {_shown(loss)} bits "
-        f"per byte ({result.confidence:.0%} interval of one run)"
+        f"{in_short(wanted.num_parameters)} parameters, {COUNTED}, on {in_short(wanted.num_tokens)} tokens: "
+        f"{_shown(loss)} bits per byte ({result.confidence:.0%} interval of one run)"
     )
     yield (
         f"  {FLOPS_PER_PARAMETER_AND_TOKEN * product:.3g} FLOPs, {product / largest:.3g} times the largest rung of the "
         "ladder"
     )
+    yield from at_bounds(fitted.share_at_bounds)
     for task in result.tasks:
         curve = TaskCurve(task.chance, task.height, task.middle, task.width)
         losses = [each.law.loss(*wanted) for each in fitted.replicates]
@@ -126,12 +139,19 @@ def predictions(law: FittedLaw, wanted: Target) -> Iterator[str]:
 def optimum(law: FittedLaw, flops: float) -> Iterator[str]:
     """Yield the best size and length for a number of FLOPs, with their intervals."""
     fitted = law.bootstrap
+    if not fitted.determines_optimum:
+        yield (
+            f"no best size for {flops:.3g} FLOPs: {fitted.share_at_bounds:.1%} of the bootstrap's laws have an "
+            f"exponent at a bound of the fit, and at most {(1 - fitted.confidence) / 2:.1%} may. Train sizes and "
+            "lengths that lie further apart."
+        )
+        return
     best = fitted.law.optimum(flops)
     size = fitted.interval(lambda law: law.optimum(flops).num_parameters)
     length = fitted.interval(lambda law: law.optimum(flops).num_tokens)
     loss = fitted.prediction(best.num_parameters, best.num_tokens)
     yield f"{flops:.3g} FLOPs are best spent on"
-    for what, each in (("parameters", size), ("tokens", length)):
+    for what, each in ((f"parameters, {COUNTED}", size), ("tokens", length)):
         yield f"  {in_short(each.value)} {what} ({in_short(each.low)} to {in_short(each.high)})"
     yield f"  {_shown(loss)} bits per byte ({law.result.confidence:.0%} interval of one run)"
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from runtime.scaling.task_curve import TaskCurve
 
 REPLICATES_FILE = "replicates.parquet"
+MIN_RUNGS = 6
+MIN_SIZES = 3
+MIN_SCORED = 4
+"""As `runtime.scaling` demands, which needs NumPy, so that a plan cannot ask it."""
 
 
 class FitScalingLawConfig(BaseModel, frozen=True, extra="forbid"):
@@ -27,7 +31,7 @@ class FitScalingLawConfig(BaseModel, frozen=True, extra="forbid"):
     evaluations: dict[str, Input[EmaEvalResult]]
     """Evaluation of each rung, at the end of its cooldown."""
     num_parameters: dict[str, int]
-    """Parameters of each rung's model that multiply every token: all but the input embedding."""
+    """Parameters of each rung's model that multiply every token: all but an input embedding that is not the head."""
     held_out: tuple[str, ...] = ()
     """Rungs that the first fit has to predict. The law that predicts larger runs is fitted to all rungs."""
     scores: dict[str, Input[LmEvalResult]] = {}
@@ -103,6 +107,8 @@ class FitScalingLawResult(BaseModel, frozen=True, extra="forbid"):
     rungs: tuple[RungResult, ...]
     tasks: tuple[TaskResult, ...]
     confidence: float
+    share_at_bounds: float
+    """Share of the bootstrap's laws with alpha or beta at a bound of the fit, which the rungs hardly determine."""
     replicates: str = REPLICATES_FILE
     """Parquet with a row for each replicate of the bootstrap; see `runtime.scaling.replicates`."""
 
@@ -118,9 +124,17 @@ def check_rung_names(config: FitScalingLawConfig) -> None:
         if unknown := sorted(set(names) - rungs):
             known = ", ".join(config.evaluations)
             raise ValueError(f"{field}: {', '.join(unknown)} is no rung; use names of evaluations: {known}.")
-    if (num_fitted := len(rungs - set(config.held_out))) < 6:
+    fitted = rungs - set(config.held_out)
+    num_sizes = len({config.num_parameters[name] for name in fitted})
+    if len(fitted) < MIN_RUNGS or num_sizes < MIN_SIZES:
         raise RefusedConfigError(
-            f"held_out leaves {num_fitted} rungs for a law with 5 coefficients; leave at least 6.", {"held_out": "[]"}
+            f"held_out leaves {len(fitted)} rungs of {num_sizes} sizes for a law with {MIN_RUNGS - 1} coefficients; leave "
+            f"at least {MIN_RUNGS} rungs of {MIN_SIZES} sizes.",
+            {"held_out": "[]"},
+        )
+    if config.scores and len(config.scores) < MIN_SCORED:
+        raise ValueError(
+            f"scores has {len(config.scores)} rungs for the curve of a task; score at least {MIN_SCORED}, or none."
         )
 
 
@@ -152,6 +166,11 @@ def fit_scaling_law(config: FitScalingLawConfig, context: StepContext) -> FitSca
     curves = isoflop_curves([*rungs.values()])
     tasks = _task_curves(config, rungs)
     replicates = {score.measure: of_task[1:] for score, of_task in tasks.items()}
+    if not whole.determines_optimum:
+        context.log.warning(
+            "%.1f %% of the bootstrap's laws have alpha or beta at a bound of the fit: the rungs hardly determine them",
+            100 * whole.share_at_bounds,
+        )
     with fsspec.open(f"{context.output_path}/{REPLICATES_FILE}", "wb", auto_mkdir=True) as file:
         file.write(to_parquet(replicates_table(whole.replicates, replicates)))
     return FitScalingLawResult(
@@ -166,6 +185,7 @@ def fit_scaling_law(config: FitScalingLawConfig, context: StepContext) -> FitSca
         rungs=tuple(found),
         tasks=tuple(TaskResult(measure=score.measure, **vars(of_task[0])) for score, of_task in tasks.items()),
         confidence=config.confidence,
+        share_at_bounds=whole.share_at_bounds,
     )
 
 

@@ -27,6 +27,9 @@ MIN_LOG_SHARE = -12.0
 NUM_COEFFICIENTS = 5
 MIN_VALUES = 3
 """Sizes, and lengths, that a law needs."""
+MIN_LENGTH_SPREAD = 0.2
+"""Least standard deviation of the logarithm of lengths around what sizes imply; three lengths by factors of 1.3 reach
+it."""
 MAX_ITERATIONS = 1_000
 TOLERANCE = 1e-6
 """Largest relative improvement, over `PATIENCE` iterations, of a solution that counts as converged."""
@@ -64,6 +67,12 @@ class ScalingLaw:
     alpha: float
     beta: float
 
+    @property
+    def is_at_bound(self) -> bool:
+        """Whether alpha or beta is at, or within 1 % of, a bound of the fit, so that the rungs do not determine it."""
+        exponents = (self.alpha, self.beta)
+        return min(exponents) < 1.01 * MIN_EXPONENT or max(exponents) > 0.99 * MAX_EXPONENT
+
     def loss(self, num_parameters: float, num_tokens: float) -> float:
         """Return the expected loss of a run."""
         of_parameters = self.parameter_factor / num_parameters**self.alpha
@@ -91,14 +100,18 @@ class Fit:
         self._log_loss = table[:, 2]
         self._middle = float(np.median(self._log_loss))
         starts = self._starts()
-        found, values = self._minimize(starts, np.ones((len(starts), len(rungs))))
+        found, values = self._minimize(
+            starts, np.ones((len(starts), len(rungs))), np.tile(self._log_loss, (len(starts), 1))
+        )
         self._solution = found[np.argmin(values)]
         self.law = self._law(self._solution)
         self._check_exponents()
 
-    def weighted(self, weights: Float[np.ndarray, "replicates rungs"]) -> list[ScalingLaw]:
-        """Return a law for each row of weights, from the solution with equal weights."""
-        found, _ = self._minimize(np.tile(self._solution, (len(weights), 1)), weights)
+    def weighted(
+        self, weights: Float[np.ndarray, "replicates rungs"], shifts: Float[np.ndarray, "replicates rungs"]
+    ) -> list[ScalingLaw]:
+        """Return a law for each row of weights and of shifts of the log losses, from the solution without both."""
+        found, _ = self._minimize(np.tile(self._solution, (len(weights), 1)), weights, self._log_loss + shifts)
         return [self._law(x) for x in found]
 
     def _starts(self) -> Float[np.ndarray, "starts 5"]:
@@ -112,14 +125,18 @@ class Fit:
         return np.array(rows) + np.array([self._middle] * 3 + [0.0] * 2)
 
     def _minimize(
-        self, x: Float[np.ndarray, "batch 5"], weights: Float[np.ndarray, "batch rungs"]
+        self,
+        x: Float[np.ndarray, "batch 5"],
+        weights: Float[np.ndarray, "batch rungs"],
+        log_loss: Float[np.ndarray, "batch rungs"],
     ) -> tuple[Float[np.ndarray, "batch 5"], Float[np.ndarray, " batch"]]:
         """Return the minima from the starts `x` and their values, by Levenberg-Marquardt steps with Huber's weights."""
-        residual, jacobian = self._residuals(x)
+        found, values = np.array(x), np.empty(len(x))
+        rows = np.arange(len(x))  # those that still improve; a row's end does not depend on the other rows
+        residual, jacobian = self._residuals(x, log_loss)
         value = _huber(residual, weights)
         damping = np.full(len(x), 1e-2)
         history = [value]
-        is_active = np.ones(len(x), dtype=bool)  # a row's end does not depend on the other rows
         diagonal = np.arange(NUM_COEFFICIENTS)
         for _ in range(MAX_ITERATIONS):
             scaled = weights / np.maximum(np.abs(residual), HUBER_DELTA)
@@ -129,22 +146,28 @@ class Fit:
             curvature[:, diagonal, diagonal] += 1e-12
             step = np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0]
             moved = self._bounded(x - step)
-            moved_residual, moved_jacobian = self._residuals(moved)
+            moved_residual, moved_jacobian = self._residuals(moved, log_loss)
             moved_value = _huber(moved_residual, weights)
-            better = is_active & (moved_value < value)
+            better = moved_value < value
             x, residual = (np.where(better[:, None], new, old) for new, old in ((moved, x), (moved_residual, residual)))
             jacobian = np.where(better[:, None, None], moved_jacobian, jacobian)
             value = np.where(better, moved_value, value)
             damping = np.clip(np.where(better, damping / 3, damping * 4), 1e-9, 1e9)
-            history.append(value)
+            found[rows], values[rows] = x, value
+            history = [*history[-PATIENCE:], value]
             if len(history) > PATIENCE:
-                is_active &= history[-1 - PATIENCE] - value > TOLERANCE * value
-            if not is_active.any():
-                break
-        return x, value
+                improves = history[0] - value > TOLERANCE * value
+                if not improves.any():
+                    break
+                if not improves.all():
+                    rows, x, weights, log_loss, residual, jacobian, value, damping, *history = (
+                        each[improves]
+                        for each in (rows, x, weights, log_loss, residual, jacobian, value, damping, *history)
+                    )
+        return found, values
 
     def _residuals(
-        self, x: Float[np.ndarray, "batch 5"]
+        self, x: Float[np.ndarray, "batch 5"], log_loss: Float[np.ndarray, "batch rungs"]
     ) -> tuple[Float[np.ndarray, "batch rungs"], Float[np.ndarray, "batch rungs 5"]]:
         """Return ln(predicted) - ln(measured) of each rung, and its derivatives by x."""
         limit = np.broadcast_to(x[:, :1], (len(x), len(self.rungs)))
@@ -154,7 +177,7 @@ class Fit:
         total = parts.sum(axis=2, keepdims=True)
         shares = parts / total
         slopes = [-shares[:, :, 1] * self._log_n, -shares[:, :, 2] * self._log_d]
-        residual = (highest + np.log(total))[:, :, 0] - self._log_loss
+        residual = (highest + np.log(total))[:, :, 0] - log_loss
         return residual, np.concatenate([shares, np.stack(slopes, axis=2)], axis=2)
 
     def _bounded(self, x: Float[np.ndarray, "batch 5"]) -> Float[np.ndarray, "batch 5"]:
@@ -198,3 +221,12 @@ def check_rungs(rungs: Sequence[Rung]) -> None:
                 f"{len(rungs)} rungs with {len(values)} {axis}s; use at least {MIN_VALUES} {axis}s, since a limit, a "
                 "factor and an exponent pass through any two."
             )
+    log_n, log_d = np.log([rung[:2] for rung in rungs]).T
+    centered = log_n - log_n.mean()
+    spread = float(np.std(log_d - np.polyval(np.polyfit(centered, log_d, 2), centered)))
+    if spread < MIN_LENGTH_SPREAD:
+        raise ScalingLawError(
+            f"the lengths of these {len(rungs)} rungs follow from their sizes (they differ by a factor of "
+            f"{math.exp(spread):.2f} at equal size), so that the terms of N and of D cannot be told apart. Train sizes "
+            "to several lengths, such as 5, 10 and 20 tokens a parameter."
+        )

@@ -10,6 +10,7 @@ import logging
 import random
 import re
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -22,9 +23,12 @@ from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
 from pipelines import ladder, recipe
-from pipelines.predict_command import above_zero
+from pipelines.predict_command import FittedLaw, above_zero, optimum
+from runtime.scaling.bootstrap import bootstrap
+from runtime.scaling.law import Fit
 from steps.fit_scaling_law import FitScalingLawResult
 from tests.catalogue import check_message, expect_error
+from tests.runtime.scaling.test_law import ladder as exact_rungs
 
 SMALL = dataclasses.replace(
     ladder.LAPTOP, widths=(16, 24, 32), tokens_per_parameter=(0.5, 1, 2), vocab_size=300, sequence_length=32,
@@ -111,11 +115,24 @@ def test_models_and_rates_follow_from_the_width():
     )
 
 
+def test_an_embedding_that_is_also_the_head_counts_as_a_parameter_of_the_law():
+    model = ladder.LAPTOP.model(32)
+    tied = dataclasses.replace(model, tie_word_embeddings=True)
+    assert ladder.num_parameters(tied) == tied.num_parameters == ladder.num_parameters(model)
+
+
 def test_predict_shows_the_law_a_larger_run_and_the_best_size_for_a_budget(call):
     for words in ((), ("1m:2e6",), ("--flops", "1e12"), ("--money", "10", "--price", "4", "--on", "gpu:H100:1")):
         code, shown = call("predict", *words)
         assert code == 0
         check_message(without_numbers(shown))
+
+
+def test_a_law_whose_exponents_are_determined_names_the_best_size_for_a_budget():
+    result = SimpleNamespace(confidence=0.95)
+    exact = bootstrap(Fit(exact_rungs()), num_replicates=20, confidence=result.confidence, seed=0)
+    assert exact.determines_optimum
+    check_message("\n".join(optimum(FittedLaw(result, exact, None), 1e21)))
 
 
 def test_a_plan_shows_what_is_shared_and_the_target(call, tmp_path):

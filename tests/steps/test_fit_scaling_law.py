@@ -8,12 +8,21 @@ import pytest
 from marin_dag.errors import RefusedConfigError
 from marin_dag.values.walk import references_in
 from runtime.evaluation.task_score import TaskScore
+from runtime.scaling import law, task_curve
 from runtime.scaling.law import ScalingLaw
 from runtime.scaling.replicates import curves_in, replicates_in
 from runtime.scaling.task_curve import TaskCurve
 from runtime.tables.parquet_bytes import from_parquet
 from steps.ema_eval import EmaEvalResult
-from steps.fit_scaling_law import FitScalingLawConfig, FitScalingLawResult, check_rung_names, fit_scaling_law
+from steps.fit_scaling_law import (
+    MIN_RUNGS,
+    MIN_SCORED,
+    MIN_SIZES,
+    FitScalingLawConfig,
+    FitScalingLawResult,
+    check_rung_names,
+    fit_scaling_law,
+)
 from steps.lm_eval import LmEvalResult
 from tests.catalogue import expect_error
 from tests.steps.report_inputs import made
@@ -87,14 +96,27 @@ def test_the_result_has_the_law_its_intervals_and_the_curves_beside_it(tmp_path)
     [
         ({"held_out": ("xxl/1",)}, ValueError),
         ({"held_out": tuple(name for name, *_ in RUNGS[:7])}, RefusedConfigError),
+        ({"held_out": tuple(name for name, *_ in RUNGS[6:])}, RefusedConfigError),
         ({"num_parameters": {}}, ValueError),
     ],
-    ids=["unknown rung", "too many held out", "no size"],
+    ids=["unknown rung", "too many held out", "two sizes left", "no size"],
 )
 def test_rungs_that_do_not_fit_together_are_refused_before_anything_runs(tmp_path, fields, error):
     wrong = config(tmp_path).model_copy(update=fields)
     with expect_error(error):
         check_rung_names(wrong)
+
+
+def test_too_few_scored_rungs_are_refused_before_anything_runs(tmp_path):
+    whole = config(tmp_path)
+    with expect_error(ValueError):
+        check_rung_names(whole.model_copy(update={"scores": dict([*whole.scores.items()][:3])}))
+    check_rung_names(whole.model_copy(update={"scores": dict([*whole.scores.items()][:4])}))
+
+
+def test_a_plan_demands_what_the_fits_demand():
+    assert (MIN_RUNGS, MIN_SIZES) == (law.NUM_COEFFICIENTS + 1, law.MIN_VALUES)
+    assert task_curve.NUM_COEFFICIENTS + 1 == MIN_SCORED
 
 
 def test_evaluations_and_scores_are_inputs(tmp_path):

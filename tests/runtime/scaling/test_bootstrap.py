@@ -1,30 +1,42 @@
 """Intervals cover the truth about as often as they say, and a seed repeats them."""
 
+import dataclasses
 import math
 
 import numpy as np
+import pytest
 
-from runtime.scaling.bootstrap import Bootstrap, bootstrap
+from runtime.scaling.bootstrap import Bootstrap, Replicate, bootstrap
 from runtime.scaling.law import Fit
 from runtime.scaling.replicates import replicates_in, replicates_table
 from tests.runtime.scaling.test_law import REPLICATION, ladder
 
-TARGET = (1e10, 1e11)
+TARGET = (1e10, 1.5e11)
 """Five times the largest rung in both directions."""
 
 
-def bootstrapped(seed: int, num_replicates: int = 100) -> Bootstrap:
-    return bootstrap(Fit(ladder(0.005, seed)), num_replicates=num_replicates, confidence=0.95, seed=seed)
+def bootstrapped(seed: int, num_replicates: int = 60, shared: float = 0.0) -> Bootstrap:
+    return bootstrap(Fit(ladder(0.005, seed, shared=shared)), num_replicates=num_replicates, confidence=0.95, seed=seed)
 
 
-def test_the_interval_of_a_larger_run_covers_the_truth_for_at_least_8_of_10_ladders():
-    intervals = [bootstrapped(seed) for seed in range(10)]
+@pytest.mark.parametrize("shared", [0.0, 0.9])
+def test_the_interval_of_a_larger_run_covers_the_truth_also_where_the_lengths_of_a_size_share_their_noise(shared):
+    intervals = [bootstrapped(seed, shared=shared) for seed in range(10)]
     covering = [each.interval(lambda law: law.loss(*TARGET)) for each in intervals]
-    assert sum(low <= REPLICATION.loss(*TARGET) <= high for _, low, high in covering) >= 8
+    assert sum(low <= REPLICATION.loss(*TARGET) <= high for _, low, high in covering) >= 9
     # An interval that covers all losses would prove nothing.
-    assert np.median([(high - low) / value for value, low, high in covering]) < 0.05
+    assert np.median([(high - low) / value for value, low, high in covering]) < 0.12
     exponents = [each.interval(lambda law: law.alpha) for each in intervals]
     assert sum(low <= REPLICATION.alpha <= high for _, low, high in exponents) >= 8
+
+
+def test_an_optimum_is_withheld_once_an_interval_of_an_exponent_may_end_at_a_bound_of_the_fit():
+    law, at_bound = Replicate(REPLICATION, 0.0), Replicate(dataclasses.replace(REPLICATION, alpha=3.0), 0.0)
+    for num_at_bound, determines in ((0, True), (1, True), (2, False)):
+        replicates = (law,) * (40 - num_at_bound) + (at_bound,) * num_at_bound
+        found = Bootstrap(REPLICATION, replicates, confidence=0.95)
+        assert found.share_at_bounds == num_at_bound / 40
+        assert found.determines_optimum == determines
 
 
 def test_the_interval_of_one_run_also_holds_its_noise():

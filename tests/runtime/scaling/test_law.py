@@ -1,5 +1,6 @@
 """The fit finds the law behind a ladder's losses, and refuses ladders that show none."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -15,12 +16,16 @@ STANDARD_ERRORS = ScalingLaw(0.03, 124.58, 1293.23, 0.02, 0.02)
 SIZES, LENGTHS = np.geomspace(5e7, 2e9, 5), np.geomspace(1e9, 3e10, 4)
 
 
-def ladder(noise: float = 0.0, seed: int = 0, *, truth: ScalingLaw = REPLICATION) -> list[Rung]:
+def ladder(noise: float = 0.0, seed: int = 0, *, shared: float = 0.0, truth: ScalingLaw = REPLICATION) -> list[Rung]:
+    """Return rungs on a law; the share `shared` of the variance of their noise is one draw for all rungs of a size."""
     key = np.random.default_rng(seed)
+    of_rung = key.standard_normal((len(SIZES), len(LENGTHS)))
+    of_size = key.standard_normal((len(SIZES), 1))
+    drawn = noise * (math.sqrt(shared) * of_size + math.sqrt(1 - shared) * of_rung)
     return [
-        Rung(size, length, truth.loss(size, length) * math.exp(noise * key.standard_normal()))
-        for size in SIZES
-        for length in LENGTHS
+        Rung(size, length, truth.loss(size, length) * math.exp(drawn[i, j]))
+        for i, size in enumerate(SIZES)
+        for j, length in enumerate(LENGTHS)
     ]
 
 
@@ -29,8 +34,8 @@ def test_the_law_behind_exact_losses_is_found():
     assert vars(found) == pytest.approx(vars(REPLICATION), rel=1e-6)
 
 
-def test_runs_as_many_and_as_large_as_chinchillas_give_the_replications_values_within_its_standard_errors():
-    """240 runs from 57 million to 16 billion parameters, as in the extracted table, with losses from the law."""
+def test_240_random_runs_give_their_law_within_the_replications_standard_errors():
+    """Losses are drawn from the replication's law; the table that its authors extracted is not read."""
     key = np.random.default_rng(7)
     sizes = np.exp(key.uniform(math.log(57e6), math.log(16e9), 240))
     budgets = np.exp(key.uniform(math.log(1.4e18), math.log(1.3e22), 240))
@@ -82,11 +87,24 @@ def test_the_optimum_has_the_least_loss_of_its_budget():
     [
         ladder()[:5],
         ladder()[:8],
+        [Rung(size, 20 * size, REPLICATION.loss(size, 20 * size)) for size in np.geomspace(5e7, 2e9, 8)],
         [*ladder(), Rung(1e8, 1e9, math.nan)],
         [rung._replace(loss=2 + 0.1 * math.log(rung.num_parameters)) for rung in ladder()],
     ],
-    ids=["as many as coefficients", "two sizes", "not finite", "larger models are worse"],
+    ids=[
+        "as many as coefficients",
+        "two sizes",
+        "each size at 20 tokens a parameter",
+        "not finite",
+        "larger models are worse",
+    ],
 )
 def test_rungs_that_determine_no_law_are_refused(rungs):
     with expect_error(ScalingLawError):
         Fit(rungs)
+
+
+@pytest.mark.parametrize(("alpha", "is_at_bound"), [(0.001, True), (0.35, False), (2.99, True)])
+def test_an_exponent_at_a_bound_of_the_fit_is_known(alpha, is_at_bound):
+    assert dataclasses.replace(REPLICATION, alpha=alpha).is_at_bound == is_at_bound
+    assert dataclasses.replace(REPLICATION, beta=alpha).is_at_bound == is_at_bound
