@@ -8,6 +8,7 @@ import base64
 import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,9 @@ def _environment() -> jinja2.Environment:
         "percent": recipe.percent, "rate": recipe.rate, "tokens": recipe.tokens_label,
     }  # fmt: skip
     made.globals |= {
-        "changed_settings": changed_settings, "drops_by_rule": drops_by_rule, "gain": gain, "least_bits": least_bits,
-        "name_of_weights": name_of_weights, "side_branches": recipe.side_branches, "weights_of": weights_of, "zip": zip,
+        "changed_settings": changed_settings, "counts": Counter, "drops_by_rule": drops_by_rule, "gain": gain,
+        "least_bits": least_bits, "name_of_weights": name_of_weights, "side_branches": recipe.side_branches,
+        "weights_of": weights_of, "zip": zip,
     }  # fmt: skip
     return made
 
@@ -63,7 +65,22 @@ def table(headings: Sequence[str], rows: Rows, caption: str, *, grouped: int = 0
         grouped: number of first columns in which equal cells of consecutive rows are one cell.
         class_: further class of the table's element.
     """
-    return macro("tables.html", "of_rows", headings, rows, caption, grouped, class_)
+    spanned = list(zip(rows, _spans(rows, grouped), strict=True))
+    return macro("tables.html", "of_rows", headings, spanned, caption, class_)
+
+
+def _spans(rows: Rows, grouped: int) -> list[list[int]]:
+    """Return the number of rows that each cell of each row spans; 0 for a cell that one above it spans."""
+    spans = [[1] * len(row) for row in rows]
+    for column in range(grouped):
+        first = 0
+        for place in range(1, len(rows)):
+            if rows[place][: column + 1] == rows[first][: column + 1]:
+                spans[first][column] += 1
+                spans[place][column] = 0
+            else:
+                first = place
+    return spans
 
 
 def document(

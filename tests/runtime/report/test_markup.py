@@ -45,3 +45,19 @@ def test_equal_cells_of_consecutive_rows_are_one_cell_and_only_within_the_cell_b
     made = table(["first", "second", "third"], rows, "t", grouped=2)
     assert '<th scope="rowgroup" rowspan="2">a</th><td rowspan="2">x</td><td>1</td></tr><tr><td>2</td>' in made
     assert made.endswith('<th scope="row">b</th><td>x</td><td>2</td></tr></tbody></table></div>')
+
+
+class CountedRow(list):
+    """A row that counts how often it is cut, which each comparison does."""
+
+    num_cuts = 0
+
+    def __getitem__(self, place):
+        CountedRow.num_cuts += isinstance(place, slice)
+        return super().__getitem__(place)
+
+
+def test_the_work_of_grouped_cells_grows_with_the_rows_alone():
+    rows = [CountedRow([f"group {index // 2}", f"{index}"]) for index in range(200)]
+    assert table(["group", "row"], rows, "t", grouped=1).count('rowspan="2"') == 100
+    assert CountedRow.num_cuts <= 2 * len(rows)
