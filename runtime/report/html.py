@@ -27,9 +27,10 @@ Rows = Sequence[Sequence[str]]
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment(*more: Path) -> jinja2.Environment:
+    """Return what makes HTML of the files in `templates/`, and of those in further folders."""
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
+        loader=jinja2.FileSystemLoader([_FOLDER, *more]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
@@ -50,8 +51,12 @@ def _environment() -> jinja2.Environment:
 
 def macro(template: str, name: str, *arguments: Any, **keywords: Any) -> Markup:
     """Return what a macro of a template makes."""
-    environment = _environment()
-    made = environment.getattr(environment.get_template(template).module, name)(*arguments, **keywords)
+    return macro_in(environment(), template, name, *arguments, **keywords)
+
+
+def macro_in(templates: jinja2.Environment, template: str, name: str, *arguments: Any, **keywords: Any) -> Markup:
+    """Return what a macro of a template of `environment` makes."""
+    made = templates.getattr(templates.get_template(template).module, name)(*arguments, **keywords)
     return Markup(made.strip())
 
 
@@ -104,7 +109,7 @@ def document(
     """
     scripts = figure_scripts() if scripts is None else scripts
     return (
-        _environment()
+        environment()
         .get_template(template)
         .render(
             title=title,

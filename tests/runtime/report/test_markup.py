@@ -5,6 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.report import page_html
 from runtime.report.html import document, macro, table
 from runtime.report.markup import printable
 
@@ -18,14 +19,14 @@ def test_no_text_can_open_a_tag_or_leave_its_quotes(text):
 
 @given(st.text(st.characters(codec=None)))
 def test_no_text_ends_the_element_that_holds_it_as_data(text):
-    made = macro("documents.html", "of_step", {text: [text]}, None)
+    made = page_html.macro("documents.html", "of_step", {text: [text]}, None)
     data = made.partition('type="application/json">')[2].partition("</script>")[0]
     assert not set("<>&") & set(data)
     assert list(json.loads(data)["lists"].values()) == [[printable(text)]]
 
 
 def test_joining_markup_with_text_gives_text_that_is_escaped_again():
-    made = macro("figure.html", "words", "x")
+    made = page_html.macro("pages.html", "words", "x")
     assert "&lt;pre&gt;" in document("t", "", f"{made}", scripts=())
 
 
