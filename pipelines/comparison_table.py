@@ -14,7 +14,8 @@ NONE = "-"
 
 def rendered_comparison(comparison: Comparison) -> str:
     """Return settings and measures by run, for a terminal."""
-    return "\n".join([*aligned(comparison_rows(comparison, WIDTH_OF_A_SETTING)), *comparison_notes(comparison)])
+    notes = comparison_notes(comparison, titles(comparison.runs)[0])
+    return "\n".join([*aligned(comparison_rows(comparison, WIDTH_OF_A_SETTING)), *notes])
 
 
 def comparison_rows(comparison: Comparison, width: int) -> list[list[str]]:
@@ -42,19 +43,16 @@ def _figure(value: float | None, difference: RunDifference | None) -> str:
     return f"{value:.4f} ({shown})"
 
 
-def comparison_notes(comparison: Comparison) -> list[str]:
-    """Return what the brackets of the rows mean."""
+def comparison_notes(comparison: Comparison, first: str) -> list[str]:
+    """Return what the brackets of the rows mean; `first` is the title of the first run."""
     every = (difference for measure in comparison.measures for difference in measure.differences if difference)
     sources = sorted({difference.source for difference in every if difference.source})
-    by = " and ".join(sources)
-    first = titles(comparison.runs)[0]
-    notes = [
-        f"In brackets: the difference from {first}" + (f" ± its standard error, estimated from {by}" if by else "")
-    ]
+    notes = [f"In brackets: the difference from {first}"]
+    notes += [f"±: standard error of the difference, estimated from {source}" for source in sources]
     if comparison.other_text:
         domains = ", ".join(comparison.other_text)
         notes.append(f"Held-out text of {domains} is not the same in all runs, which alone changes bits per byte")
-    return [*notes, *(["noise: the 95 % interval of the difference contains 0"] if by else [])]
+    return [*notes, *(["noise: the 95 % interval of the difference contains 0"] if sources else [])]
 
 
 def comparison_content(comparison: Comparison) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from marin_dag.errors import UserError
@@ -68,18 +68,11 @@ class Comparison:
 
 def compare(runs: Sequence[Run], others: Iterable[Run]) -> Comparison:
     """Compare at least two finished runs; `others` are searched for runs that differ from one of them by the seed."""
-    return next(comparisons(runs, others))
-
-
-def comparisons(runs: Sequence[Run], others: Iterable[Run]) -> Iterator[Comparison]:
-    """Yield, for each run, a comparison with that run first and the others in their order."""
     others = list(others)
-    read = [_read(run, others) for run in runs]
-    for first in read:
-        yield _comparison([first, *(each for each in read if each is not first)])
+    return comparison([read_run(run, others) for run in runs])
 
 
-class _ReadRun(NamedTuple):
+class ReadRun(NamedTuple):
     """A run with what comparisons need of the store."""
 
     run: Run
@@ -90,15 +83,21 @@ class _ReadRun(NamedTuple):
     losses: "Losses | None"
 
 
-def _read(run: Run, others: Iterable[Run]) -> _ReadRun:
+def read_run(run: Run, others: Iterable[Run]) -> ReadRun:
+    """Return a finished run for a comparison.
+
+    Raises:
+        UserError: the predictions that its evaluation keeps are damaged.
+    """
     record = _record(run, run.key)
     evaluation = _record(run, run.evaluation) if run.evaluation else None
     shown = None if evaluation is None else evaluated_weights(evaluation)
     losses = None if evaluation is None or shown is None else _losses(run, evaluation, shown[1])
-    return _ReadRun(run, record, _repeats(run, record, others), evaluation, losses)
+    return ReadRun(run, record, _repeats(run, record, others), evaluation, losses)
 
 
-def _comparison(read: Sequence[_ReadRun]) -> Comparison:
+def comparison(read: Sequence[ReadRun]) -> Comparison:
+    """Compare runs with the first of them; what a run shows does not depend on the others."""
     runs, evaluations = [each.run for each in read], [each.evaluation for each in read]
     measures = [_measure("train loss", [run.loss for run in runs])]
     if any(evaluations):
@@ -109,28 +108,47 @@ def _comparison(read: Sequence[_ReadRun]) -> Comparison:
     return Comparison(tuple(runs), _settings([each.record for each in read]), tuple(measures), _other_text(evaluations))
 
 
-def lines_of(runs: Sequence[Run]) -> "list[Line]":
-    """Return the train loss, gradient norm and learning rate of each run over the tokens since its start."""
+def lines_of(run: Run, title: str) -> "list[Line]":
+    """Return the train loss, gradient norm and learning rate of a finished run over the tokens since its start.
+
+    Raises:
+        UserError: the run has no readable metrics.
+    """
+    import pyarrow as pa
+
     from runtime.report.curve_plots import GRADIENT, LOSS, RATE, Line
-    from runtime.tables.parquet_bytes import read_parts
+    from runtime.tables.parquet_bytes import TableError, read_parts
     from runtime.tracking.curves import curves_of
 
-    found = []
-    for run, name in zip(runs, titles(runs), strict=True):
-        record = _record(run, run.key)
-        path = open_store(run.prefix).url(f"{record.output_path}/{record.result['metrics']}")
+    record = _record(run, run.key)
+    if "metrics" not in record.result:
+        raise UserError(f"{title}: the record of {run.key} names no metrics.")
+    path = open_store(run.prefix).url(f"{record.output_path}/{record.result['metrics']}")
+    try:
         curves = curves_of(*read_parts(path), after_step=0, file=path)
-        for panel, column in ((LOSS, "loss"), (GRADIENT, "grad_norm"), (RATE, "learning_rate")):
-            found.append(Line(panel, name, name, curves.consumed_tokens, curves.figures[f"train/{column}"]))
-    return found
+    except (OSError, TableError, pa.ArrowException) as error:
+        raise UserError(f"{title}: its metrics ({path}) are not readable: {error}") from error
+    if not len(curves.step):
+        raise UserError(f"{title}: {path} has no training step.")
+    columns = ((LOSS, "loss"), (GRADIENT, "grad_norm"), (RATE, "learning_rate"))
+    return [
+        Line(panel, title, title, curves.consumed_tokens, curves.figures[f"train/{column}"])
+        for panel, column in columns
+    ]
 
 
 def titles(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run, with the digest where two have the same."""
-    names = [run.name for run in runs]
-    return [
-        name if names.count(name) == 1 else f"{name} ({run.key[:8]})" for name, run in zip(names, runs, strict=True)
+    """Return a name for each run, with the digest where two have the same, and the prefix where two have both."""
+    forms = [
+        (run.name, f"{run.name} ({_short(run.key)})", f"{run.name} ({_short(run.key)}, {run.prefix})") for run in runs
     ]
+    every = collections.Counter(form for each in forms for form in each)
+    return [next((form for form in each if every[form] == 1), each[-1]) for each in forms]
+
+
+def _short(key: str) -> str:
+    digest, at, step = key.partition("@")
+    return f"{digest[:8]}{at}{step}"
 
 
 def _record(run: Run, key: str) -> Record:
@@ -189,28 +207,45 @@ def _repeats(run: Run, record: Record, others: Iterable[Run]) -> list[float]:
     return [value for value in found if value is not None]
 
 
-def _bits_per_byte(read: Sequence[_ReadRun]) -> list[Measure]:
-    """Return the mean over the domains that all evaluated runs share, and each of these domains."""
+def _bits_per_byte(read: Sequence[ReadRun]) -> list[Measure]:
+    """Return the mean over the domains that a run shares with the first, once for each such set, and each domain."""
     shown = [None if each.evaluation is None else evaluated_weights(each.evaluation) for each in read]
     by_domain = [{} if each is None else each[2] for each in shown]
-    shared = set.intersection(*(set(values) for values in by_domain if values))
-    domains = [domain for domain in next(filter(None, by_domain)) if domain in shared]
-    if not domains:
-        return []
-
-    def differ(index: int, value: float) -> RunDifference:
-        several = [values for values in (read[0].repeats, read[index].repeats) if len(values) > 1]
-        if several:
-            variance = statistics.fmean(statistics.variance(values) for values in several)
-            return RunDifference(value, math.sqrt(2 * variance), SEEDS, sum(len(values) - 1 for values in several))
-        error = _error_of_windows(read[0].evaluation, read[0].losses, read[index].losses, domains)
-        return RunDifference(value) if error is None else RunDifference(value, error.value, WINDOWS, error.degrees)
-
-    means = [statistics.fmean(values[domain] for domain in domains) if values else None for values in by_domain]
-    found = [_measure(f"bits per byte, mean of {len(domains)} domains", means, differ)]
-    for domain in domains:
+    own = tuple(by_domain[0])
+    found, every = [], dict[str, None]()
+    for domains, places in _shared_domains(by_domain).items():
+        every |= dict.fromkeys(domains)
+        means = [
+            statistics.fmean(values[domain] for domain in domains) if place in places else None
+            for place, values in enumerate(by_domain)
+        ]
+        # A name for each set, whatever runs stand beside the two.
+        name = f"mean of {len(domains)} domains" if domains == own else f"mean of {', '.join(domains)}"
+        found.append(_measure(f"bits per byte, {name}", means, functools.partial(_difference_of_means, read, domains)))
+    for domain in every:
         found.append(_measure(f"bits per byte, {domain}", [values.get(domain) for values in by_domain]))
     return found
+
+
+def _shared_domains(by_domain: Sequence[Mapping[str, float]]) -> dict[tuple[str, ...], list[int]]:
+    """Return the domains that a run shares with the first, or has where the first has none, with these runs' places."""
+    own = by_domain[0]
+    found: dict[tuple[str, ...], list[int]] = {}
+    for place, values in enumerate(by_domain[1:], start=1):
+        domains = tuple(domain for domain in own or values if domain in values)
+        if domains:
+            found.setdefault(domains, [0] if own else []).append(place)
+    return found or ({tuple(own): [0]} if own else {})
+
+
+def _difference_of_means(read: Sequence[ReadRun], domains: Sequence[str], place: int, value: float) -> RunDifference:
+    first, other = read[0], read[place]
+    several = [values for values in (first.repeats, other.repeats) if len(values) > 1]
+    if several:
+        variance = statistics.fmean(statistics.variance(values) for values in several)
+        return RunDifference(value, math.sqrt(2 * variance), SEEDS, sum(len(values) - 1 for values in several))
+    error = _error_of_windows(first.evaluation, first.losses, other.losses, domains)
+    return RunDifference(value) if error is None else RunDifference(value, error.value, WINDOWS, error.degrees)
 
 
 def _other_text(evaluations: Iterable[Record | None]) -> tuple[str, ...]:

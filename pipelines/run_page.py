@@ -19,8 +19,10 @@ from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
 from pipelines.stalls_command import alarms_in, event_reader, stalls_of
+from runtime.report import html
 from runtime.report.curve_plots import Line, curves, thinned
-from runtime.report.html import figure_scripts, macro, source
+from runtime.report.html import figure_scripts
+from runtime.report.page_html import macro, source
 from runtime.report.pages import stalls_page, texts_page
 from steps.report_config import ReportConfig
 from steps.report_contents import texts_of
@@ -40,7 +42,7 @@ class RunPage(PageContent):
         lines = [line for phase in self._phases for line in phase.lines()]
         self._documents = LiveDocuments(session.store, graph)
         self._batches = LiveBatches(session, self._phases)
-        self.style = source("style.css")
+        self.style = html.source("style.css")
         self.scripts = (*figure_scripts(), source("documents.js"), source("batch.js"))
         shown = macro("live.html", "curves", curves(lines, end=1.0, is_live=True)) if lines else ""
         # Plain text: the server joins it with its own, which a Markup would escape.

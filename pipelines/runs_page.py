@@ -1,13 +1,16 @@
 """Runs page: the table of runs in a page that sorts and filters it, and compares the runs that are chosen."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from marin_dag.errors import UserError
 from marin_dag.quantities import counted
 from pipelines.comparison_table import comparison_notes, comparison_rows
-from pipelines.run_comparison import comparisons, lines_of, titles
+from pipelines.run_comparison import ReadRun, comparison, lines_of, read_run, titles
 from pipelines.runs import Run
-from runtime.report.curve_plots import curves
-from runtime.report.html import document, figure_scripts, macro, source
+from runtime.report.curve_plots import Line, curves
+from runtime.report.html import document, figure_scripts
+from runtime.report.page_html import macro, source
 
 MOST_COMPARED = 12
 """Most finished runs that a page can compare, since it holds their curves."""
@@ -35,25 +38,45 @@ def page(
         chosen: runs that are compared when the page opens.
     """
     finished = [run for run in runs if run.state == "done"]
-    compared = [*chosen, *(run for run in finished if run not in chosen)][: max(MOST_COMPARED, len(chosen))]
-    compared = compared if len(compared) > 1 else []
-    names = dict(zip((run.key for run in compared), titles(compared), strict=True))
-    content = {}
-    for comparison in comparisons(compared, every):
-        (_, *columns), *found = comparison_rows(comparison, MOST_CHARACTERS)
-        num_settings = len(comparison.settings)
-        content[columns[0]] = {
-            "names": columns,
-            "settings": found[:num_settings],
-            "figures": found[num_settings:],
-            "notes": "; ".join(comparison_notes(comparison)) + ".",
-        }
-    lines = lines_of(compared)
+    wanted = [*chosen, *(run for run in finished if run not in chosen)][: max(MOST_COMPARED, len(chosen))]
+    compared, lines, left_out = _read(wanted, every) if len(wanted) > 1 else ({}, [], [])
+    content = {
+        title: {other: _pair(title, one, two) for other, two in compared.items() if other != title}
+        for title, one in compared.items()
+    }
     end = max((float(line.tokens[-1]) for line in lines), default=1.0)
-    titled = [(names.get(run.key, ""), row) for run, row in zip(runs, rows, strict=True)]
+    names = {(one.run.prefix, one.run.key): title for title, one in compared.items()}
+    titled = [(names.get((run.prefix, run.key), ""), row) for run, row in zip(runs, rows, strict=True)]
+    ticked = [names[run.prefix, run.key] for run in chosen if (run.prefix, run.key) in names]
     lead = f"{counted(len(runs), 'run')}, read from the records of the prefixes; {note}."
-    if len(compared) < len(finished) > 1:
+    if len(wanted) < len(finished) > 1:
         lead += f" The first {MOST_COMPARED} finished runs can be compared; name fewer for others."
     shown = curves(lines, end=1.01 * end) if lines else ""
-    table = macro("runs.html", "table", headings, titled, content, [names[run.key] for run in chosen], shown)
-    return document(title, lead, table, scripts=(*(figure_scripts() if lines else ()), source("runs.js")))
+    table = macro("runs.html", "table", headings, titled, content, ticked, shown)
+    scripts = (*(figure_scripts() if lines else ()), source("runs.js"))
+    return document(title, lead, table, notes=left_out, scripts=scripts)
+
+
+def _read(wanted: Sequence[Run], every: Sequence[Run]) -> tuple[dict[str, ReadRun], list[Line], list[str]]:
+    """Return the runs that can be compared by their titles, their curves, and a note on each other run."""
+    compared: dict[str, ReadRun] = {}
+    lines: list[Line] = []
+    left_out = []
+    for run, title in zip(wanted, titles(wanted), strict=True):
+        try:
+            lines_of_run = lines_of(run, title)
+            compared[title] = read_run(run, every)
+        except UserError as error:  # the page still compares the other runs
+            left_out.append(f"Not compared: {str(error).removesuffix('.')}")
+        else:
+            lines += lines_of_run
+    return (compared, lines, left_out) if len(compared) > 1 else ({}, [], left_out)
+
+
+def _pair(title: str, one: ReadRun, two: ReadRun) -> dict[str, Any]:
+    """Return what the page shows of a run beside the run of a title, whatever other runs are chosen."""
+    found = comparison((one, two))
+    rows = comparison_rows(found, MOST_CHARACTERS)[1:]
+    num_settings = len(found.settings)
+    notes = comparison_notes(found, title)
+    return {"settings": rows[:num_settings], "figures": rows[num_settings:], "notes": notes}

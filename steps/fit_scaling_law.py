@@ -128,8 +128,8 @@ def check_rung_names(config: FitScalingLawConfig) -> None:
     num_sizes = len({config.num_parameters[name] for name in fitted})
     if len(fitted) < MIN_RUNGS or num_sizes < MIN_SIZES:
         raise RefusedConfigError(
-            f"held_out leaves {len(fitted)} rungs of {num_sizes} sizes for a law with {MIN_RUNGS - 1} coefficients; leave "
-            f"at least {MIN_RUNGS} rungs of {MIN_SIZES} sizes.",
+            f"held_out leaves {len(fitted)} rungs of {num_sizes} sizes for a law with {MIN_RUNGS - 1} coefficients; "
+            f"leave at least {MIN_RUNGS} rungs of {MIN_SIZES} sizes.",
             {"held_out": "[]"},
         )
     if config.scores and len(config.scores) < MIN_SCORED:

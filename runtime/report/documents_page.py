@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.report.html import document, macro, source
+from runtime.report.html import document
+from runtime.report.page_html import macro, source
 
 
 def page(title: str, lead: str, lists: Mapping[str, Mapping[str, Any]], sample: Mapping[str, Any] | None) -> str:

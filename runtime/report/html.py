@@ -8,6 +8,7 @@ import base64
 import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,10 @@ Rows = Sequence[Sequence[str]]
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment(*more: Path) -> jinja2.Environment:
+    """Return what makes HTML of the files in `templates/`, and of those in further folders."""
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
+        loader=jinja2.FileSystemLoader([_FOLDER, *more]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
@@ -40,16 +42,21 @@ def _environment() -> jinja2.Environment:
         "percent": recipe.percent, "rate": recipe.rate, "tokens": recipe.tokens_label,
     }  # fmt: skip
     made.globals |= {
-        "changed_settings": changed_settings, "drops_by_rule": drops_by_rule, "gain": gain, "least_bits": least_bits,
-        "name_of_weights": name_of_weights, "side_branches": recipe.side_branches, "weights_of": weights_of, "zip": zip,
+        "changed_settings": changed_settings, "counts": Counter, "drops_by_rule": drops_by_rule, "gain": gain,
+        "least_bits": least_bits, "name_of_weights": name_of_weights, "side_branches": recipe.side_branches,
+        "weights_of": weights_of, "zip": zip,
     }  # fmt: skip
     return made
 
 
 def macro(template: str, name: str, *arguments: Any, **keywords: Any) -> Markup:
     """Return the HTML of a macro of a template."""
-    environment = _environment()
-    made = environment.getattr(environment.get_template(template).module, name)(*arguments, **keywords)
+    return macro_in(environment(), template, name, *arguments, **keywords)
+
+
+def macro_in(templates: jinja2.Environment, template: str, name: str, *arguments: Any, **keywords: Any) -> Markup:
+    """Return the HTML of a macro of a template of `templates`."""
+    made = templates.getattr(templates.get_template(template).module, name)(*arguments, **keywords)
     return Markup(made.strip())
 
 
@@ -63,7 +70,22 @@ def table(headings: Sequence[str], rows: Rows, caption: str, *, grouped: int = 0
         grouped: number of first columns in which equal cells of consecutive rows are one cell.
         class_: further class of the table's element.
     """
-    return macro("tables.html", "of_rows", headings, rows, caption, grouped, class_)
+    spanned = list(zip(rows, _spans(rows, grouped), strict=True))
+    return macro("tables.html", "of_rows", headings, spanned, caption, class_)
+
+
+def _spans(rows: Rows, grouped: int) -> list[list[int]]:
+    """Return the number of rows that each cell of each row spans; 0 for a cell that one above it spans."""
+    spans = [[1] * len(row) for row in rows]
+    for column in range(grouped):
+        first = 0
+        for place in range(1, len(rows)):
+            if rows[place][: column + 1] == rows[first][: column + 1]:
+                spans[first][column] += 1
+                spans[place][column] = 0
+            else:
+                first = place
+    return spans
 
 
 def document(
@@ -87,7 +109,7 @@ def document(
     """
     scripts = figure_scripts() if scripts is None else scripts
     return (
-        _environment()
+        environment()
         .get_template(template)
         .render(
             title=title,

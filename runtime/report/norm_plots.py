@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64
 from markupsafe import Markup
 
 from runtime.report.figure import figure
-from runtime.report.html import macro
+from runtime.report.page_html import macro
 from runtime.report.panel import Panel
 from runtime.report.recipe import counted
 from runtime.report.theme import DIVERGING
@@ -64,7 +64,7 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
 
 def norm_maps(phases: Sequence[LayerNorms]) -> Markup:
     """Return a heat map for each phase, with an explanation; nothing without phases."""
-    return macro("figure.html", "norm_maps", [(norms.phase, heat_map(norms)) for norms in phases])
+    return macro("pages.html", "norm_maps", [(norms.phase, heat_map(norms)) for norms in phases])
 
 
 def heat_map(norms: LayerNorms) -> Markup:

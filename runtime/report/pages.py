@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from runtime.data.consumption import SourceUse
+from runtime.report import page_html
 from runtime.report.contents import Phase, PhaseText, Report
 from runtime.report.figure import figure
 from runtime.report.html import document, macro, table
@@ -32,7 +33,7 @@ def timeline_page(title: str, phases: Sequence[Phase], words: str) -> str:
         f"{len(report.main_line)} phases, {last.step:,} steps, {tokens_label(last.consumed_tokens)} tokens, "
         f"and {side_branches(num_trainings, len(report.branches))}."
     )
-    return document(title, lead, *timeline(report, _TIMELINE), macro("figure.html", "words", words))
+    return document(title, lead, *timeline(report, _TIMELINE), page_html.macro("pages.html", "words", words))
 
 
 def texts_page(title: str, texts: Sequence[PhaseText]) -> str:

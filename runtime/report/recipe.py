@@ -1,4 +1,4 @@
-"""Steps and settings in a few words each, for the report's graph and tables; plain Python, since a plan uses it too."""
+"""Steps and settings in a few words each, for the report's tables; plain Python, since a plan uses it too."""
 
 import dataclasses
 import math

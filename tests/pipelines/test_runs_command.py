@@ -1,7 +1,9 @@
 """`runs` lists what the records of all prefixes say: changes against the base, scores, and what is running."""
 
+import html
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -318,10 +320,83 @@ def test_runs_are_sorted_filtered_and_compared_by_clicks(
         )
         assert set(shown.evaluate(visible)) == {"starling", "forked"}, "the curve of the third run is hidden"
         shown.locator("#runs input[value=phoenix]").check()
+        with_a_third = shown.locator("#comparison tbody tr", has_text=MEAN).locator("td").all_inner_texts()
+        assert with_a_third == [*mean, "-"], "the third run has no evaluation"
         assert set(shown.evaluate(visible)) == {"starling", "forked", "phoenix"}
         shown.locator("#runs input[value=starling]").uncheck()
         assert shown.locator("#comparison thead th").all_inner_texts() == ["", "forked", "phoenix"], "another base"
     assert problems == []
+
+
+def page_of(prefix: Path, *words: str) -> tuple[str, dict[str, Any]]:
+    """Return the page of runs, and its data: title of the first run -> title of the other -> rows and notes."""
+    drawn = prefix / "runs.html"
+    assert tootsie.main(["runs", "--prefix", str(prefix), "--page", str(drawn), *words]) == 0
+    page = drawn.read_text()
+    data = page.partition('<script id="runs-data" type="application/json">')[2].partition("</script>")[0]
+    return page, json.loads(data)
+
+
+def test_two_runs_have_the_same_figures_whatever_runs_stand_beside_them(
+    forked: tuple[Path, Step[Any], Step[Any]], graph: Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix, _, _ = forked
+    alone = comparison_of(prefix, capsys, "starling", "forked")
+    of_page = page_of(prefix)[1]["starling"]["forked"]
+    third, evaluation = graph.step("phoenix"), graph.step("ema_eval/phoenix")
+    commit(prefix, third, files={"metrics.parquet": metrics(1)}, metrics="metrics.parquet")
+    measured = {"mean": 2.0, "average": {"name": "averaged"}, "by_domain": {"code": 2.0}}
+    other_text = {"num_bytes": {"code": 5_000}, "num_tokens": {"code": 1_000}}
+    commit(prefix, evaluation, averages=[measured], **other_text)
+    page = page_of(prefix)[1]
+    assert page["starling"]["forked"] == of_page
+    assert not any("Held-out text" in note for note in of_page["notes"])
+    assert any("Held-out text of code" in note for note in page["starling"]["phoenix"]["notes"])
+    capsys.readouterr()
+    together = {
+        each["name"]: each for each in comparison_of(prefix, capsys, "starling", "forked", "phoenix")["measures"]
+    }
+    for measure in alone["measures"]:
+        assert together[measure["name"]]["values"][:2] == measure["values"], measure["name"]
+        assert together[measure["name"]]["differences"][:2] == measure["differences"], measure["name"]
+    assert together[MEAN]["values"][2] is None and together["bits per byte, mean of code"]["values"] == [2.5, None, 2.0]
+    assert ["bits per byte, mean of code", "2.5000", "2.0000 (-0.5000)"] in page["starling"]["phoenix"]["figures"]
+
+
+def test_a_run_under_two_prefixes_has_a_box_for_each(
+    tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        table = {"metrics.parquet": metrics(1, 2)}
+        commit(tmp_path / name, graph.step("kestrel"), files=table, metrics="metrics.parquet")
+    page, data = page_of(tmp_path / "a", "--also", str(tmp_path / "b"))
+    boxes = re.findall('type="checkbox" value="([^"]*)"', page)
+    assert len(set(boxes)) == 2 and set(boxes) == set(data)
+    assert [name in box for box, name in zip(sorted(boxes), (f"{tmp_path}/a", f"{tmp_path}/b"), strict=True)] == [
+        True
+    ] * 2
+
+
+@pytest.mark.parametrize("damage", ["no file", "no Parquet", "no row", "no column", "not recorded", "predictions"])
+def test_a_run_without_readable_metrics_is_left_out_of_the_comparison_with_a_note(
+    forked: tuple[Path, Step[Any], Step[Any]], graph: Graph, damage: str
+) -> None:
+    prefix, _, _ = forked
+    recorded = {} if damage == "not recorded" else {"metrics": "metrics.parquet"}
+    tables = {
+        "no Parquet": b"PAR1",
+        "no row": metrics(),
+        "no column": to_parquet(pa.table({"step": [1]})),
+        "predictions": metrics(1),
+    }
+    files = {"metrics.parquet": tables[damage]} if damage in tables else {}
+    commit(prefix, graph.step("phoenix"), files=files, **recorded)
+    if damage == "predictions":
+        commit(prefix, graph.step("ema_eval/phoenix"), files={"predictions.parquet": b"PAR1"})
+    page, data = page_of(prefix)
+    assert set(data) == {"starling", "forked"}
+    (note,) = re.findall("<p>(Not compared: .*?)</p>", page, re.DOTALL)
+    check_message(html.unescape(note))
 
 
 def test_damaged_predictions_are_an_error_that_names_the_file(

@@ -346,3 +346,9 @@ def test_drops_by_rule_are_summed_over_sources_with_their_shares(report):
         place = after.find(output)
         assert place >= 0, output
         after = after[place + len(output) :]
+
+
+def test_rules_of_a_stage_without_documents_have_no_share(report):
+    empty = dataclasses.replace(report.stages[0], num_documents=0, num_bytes=0, dropped={"short": 0}, dropped_bytes={})
+    made = table_of("rules", dataclasses.replace(report, stages=(empty,)))
+    assert '<td>short</td><td class="number">0</td><td class="number quiet">–</td>' in made.replace("\n", "")

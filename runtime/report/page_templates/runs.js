@@ -35,24 +35,39 @@ function filter() {
   get('count').textContent = rows.filter(row => !row.hidden).length + ' of ' + rows.length;
 }
 
+/* Rows of the chosen pairs: a name, the cell of the first run, and those of the others, or `missing`. */
+function merged(pairs, part, missing) {
+  const names = [];
+  pairs.forEach(pair => {
+    let place = 0;
+    pair[part].forEach(([name]) => {
+      const found = names.indexOf(name);
+      if (found < 0) names.splice(place, 0, name);
+      place = (found < 0 ? place : found) + 1;
+    });
+  });
+  return names.map(name => {
+    const found = pairs.map(pair => pair[part].find(row => row[0] === name));
+    return [name, found.find(row => row)[1], ...found.map(row => row ? row[2] : missing)];
+  });
+}
+
 function compare() {
   const section = get('comparison');
   if (!section) return;
   section.hidden = chosen.length < 2;
   if (section.hidden) return;
-  const { names, settings, figures, notes } = compared[chosen[0]];
-  const columns = chosen.map(name => names.indexOf(name) + 1), shown = section.querySelector('table');
-  const isChanged = row => columns.slice(1).some(column => row[column] !== '=');
+  const pairs = chosen.slice(1).map(name => compared[chosen[0]][name]), shown = section.querySelector('table');
   shown.tHead.replaceChildren();
   shown.tBodies[0].replaceChildren();
   const head = put(shown.tHead, 'tr', '');
   ['', ...chosen].forEach(name => { put(head, 'th', name).scope = 'col'; });
-  [...settings.filter(isChanged), ...figures].forEach(row => {
+  [...merged(pairs, 'settings', '='), ...merged(pairs, 'figures', '-')].forEach(([name, ...cells]) => {
     const line = put(shown.tBodies[0], 'tr', '');
-    put(line, 'th', row[0]).scope = 'row';
-    columns.forEach(column => put(line, 'td', row[column]));
+    put(line, 'th', name).scope = 'row';
+    cells.forEach(cell => put(line, 'td', cell));
   });
-  get('comparison-notes').textContent = notes;
+  get('comparison-notes').textContent = Array.from(new Set(pairs.flatMap(pair => pair.notes))).join('; ') + '.';
   section.querySelector('figure').dispatchEvent(new CustomEvent('show', { detail: chosen }));
 }
 
