@@ -1,7 +1,8 @@
 """HubRepository: the revisions of a model on a Hugging Face hub, as branches of one repository.
 
 Each revision is one commit, made only where the branch differs, so that a call after a kill or a lost answer does not
-commit twice. Weights are uploaded before the commit, and the hub asks only for those that it lacks.
+commit twice. A new branch begins at the repository's first commit, so it is empty until its own. Weights are uploaded
+before the commit, and the hub asks only for those that it lacks.
 """
 
 import re
@@ -73,8 +74,9 @@ class HubRepository:
         if head is None:
             self._hub.create_repo(self._repo, private=self._is_private or None, exist_ok=True)
             if revision.name != MAIN:
-                self._hub.create_branch(self._repo, branch=revision.name, exist_ok=True)
-            changes, head = self._compared(revision)  # a branch begins with the files of the main one
+                first = self._hub.list_repo_commits(self._repo)[-1].commit_id  # the hub's own, without files
+                self._hub.create_branch(self._repo, branch=revision.name, revision=first, exist_ok=True)
+            changes, head = self._compared(revision)
         operations: list[Any] = [CommitOperationAdd(name, revision.files[name].path) for name in changes.written]
         operations += [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
         if operations:

@@ -126,6 +126,8 @@ def test_a_lost_answer_or_a_busy_hub_leaves_one_commit_for_each_revision(tmp_pat
     assert len(hub.repositories[REPO].commits) == 1 + len(REVISIONS) + 1
 
 
+EARLIER = {"config.json": b"{}", "model.safetensors": b"earlier"}
+"""Files that main has before the first kill."""
 KILLS = (
     (rf"POST /api/models/{REPO}/branch/", True),
     (rf"PUT /lfs/{REPO}/", True),
@@ -152,22 +154,36 @@ def publish_and_kill(hub: HubServer, child: Any, place: tuple[str, bool] | None)
     assert int(child.stdout.readline()) == (0 if place is None else -signal.SIGKILL), place
 
 
+def publish_to_main(repository: Repository) -> None:
+    repository.branches["main"].append(repository.add("earlier", EARLIER))
+    repository.titles["main"].append("earlier")
+
+
+def check_whole_or_empty(repository: Repository, folder: Path) -> None:
+    """Check that no branch has another revision's files; one without a commit of its own is empty."""
+    for name in repository.branches.keys() - {"main"}:
+        files = {path.name: path.read_bytes() for path in (folder / name).iterdir()}
+        assert repository.files(name) == (files if repository.titles[name] else {})
+
+
 def test_a_publisher_killed_at_any_of_its_writes_is_resumed_without_a_second_commit(tmp_path, hub):
     for number, name in REVISIONS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(bytes([number]) * 1000)
         (tmp_path / name / "config.json").write_bytes(b"{}")
+    repository = hub.repositories[REPO] = Repository(is_private=False)
+    publish_to_main(repository)
     environment = os.environ | {"HF_HUB_DISABLE_XET": "1"}
     words = [sys.executable, "-m", "tests.hub_server.publisher", REPO, hub.url, str(tmp_path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
         for place in (*KILLS, None):
             publish_and_kill(hub, child, place)
+            check_whole_or_empty(repository, tmp_path)
         child.stdin.close()
         assert child.wait(60) == 0
-    repository = hub.repositories[REPO]
-    assert repository.titles == {"main": ["initial commit"]} | {name: [name] for name in REVISIONS.values()}
-    for name in REVISIONS.values():
-        assert repository.files(name) == {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+    assert repository.branches.keys() == {"main", *REVISIONS.values()}
+    assert repository.titles == {"main": ["initial commit", "earlier"]} | {name: [name] for name in REVISIONS.values()}
+    assert repository.files("main") == EARLIER
     uploads = [request for request in hub.requests if request.startswith("PUT")]
     assert len(uploads) == len(set(uploads)) == len(REVISIONS), "weights that are there are not uploaded again"
 
