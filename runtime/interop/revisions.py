@@ -1,7 +1,8 @@
 """Revisions: named versions of one model, each a set of files, and the folder that holds them.
 
-A target is changed one revision at a time, and a revision is there whole or as it was before. What a target already has
-is compared by content, so that a second call, or one after a kill, writes only what is missing.
+A target is changed one revision at a time, and no revision is a mix of two. A kill may leave a new branch empty, or a
+folder under its `.old-` name, from which the next call restores it. What a target already has is compared by content,
+so that a second call, or one after a kill, writes only what is missing.
 """
 
 import dataclasses
@@ -75,6 +76,7 @@ class Changes(NamedTuple):
     """How the files of a target differ from those of a revision."""
 
     is_new: bool
+    """Whether the revision is missing under its name."""
     written: tuple[str, ...]
     """Names of files that are missing or have other content."""
     removed: tuple[str, ...]
@@ -148,17 +150,26 @@ class RevisionsFolder:
     def names(self) -> list[str]:
         if not self._root.is_dir():
             return []
-        return sorted(path.name for path in self._root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        found = {path.name.removeprefix(OLD) for path in self._root.iterdir() if path.is_dir()}
+        return sorted(name for name in found if not name.startswith("."))
 
     def changes(self, revision: Revision) -> Changes:
-        folder = self._root / revision.name
+        folder = self._folder(revision.name)
         if not folder.is_dir():
             return compared(revision, None)
         files = (path for path in folder.rglob("*") if path.is_file())
-        return compared(revision, {str(path.relative_to(folder)): RevisionFile.of(path).sha256 for path in files})
+        found = {str(path.relative_to(folder)): RevisionFile.of(path).sha256 for path in files}
+        return compared(revision, found)._replace(is_new=folder.name != revision.name)
+
+    def _folder(self, name: str) -> Path:
+        """Return the folder of a revision, which is its old one where a call was killed between two renames."""
+        folder, old = self._root / name, self._root / f"{OLD}{name}"
+        return old if old.is_dir() and not folder.is_dir() else folder
 
     def write(self, revision: Revision, on_wait: Callable[[str], object]) -> None:
         folder, partial, old = (self._root / f"{prefix}{revision.name}" for prefix in ("", PARTIAL, OLD))
+        if self._folder(revision.name) == old:
+            old.rename(folder)
         for left in (partial, old):  # of a killed call
             shutil.rmtree(left, ignore_errors=True)
         for name, file in revision.files.items():

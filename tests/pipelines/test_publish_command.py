@@ -17,7 +17,7 @@ import pytest
 
 from marin_dag.cli.session import program_words
 from runtime.interop import hub_repository
-from runtime.interop.revisions import RevisionFile, in_order, revision_name
+from runtime.interop.revisions import Revision, RevisionFile, RevisionsFolder, in_order, revision_name
 from tests.catalogue import check_message
 from tests.gcs_server.faults import Fault
 from tests.hub_server.server import HubServer, Repository, git_id
@@ -292,6 +292,46 @@ def test_a_folder_gets_a_folder_for_each_revision(tmp_path, monkeypatch):
     (folder / "main" / "config.json").write_bytes(b"{}")
     assert publish(tmp_path / "prefix", PATTERN, to=str(folder)) == 0
     assert (folder / "main" / "config.json").read_bytes() == exports[8]["config.json"]
+
+
+KILLED_AT_RENAME = """
+import os, sys
+from pathlib import Path
+from runtime.interop.revisions import Revision, RevisionFile, RevisionsFolder
+folder, file = sys.argv[1], Path(sys.argv[2])
+count, rename = 0, Path.rename
+def killed(path, target):
+    global count
+    count += 1
+    if count == 2:
+        os.kill(os.getpid(), 9)
+    return rename(path, target)
+Path.rename = killed
+RevisionsFolder(folder).write(Revision("main", "main", {file.name: RevisionFile.of(file)}), print)
+"""
+"""Writes main into a folder, and dies before its second rename."""
+
+
+def test_a_kill_between_the_renames_of_a_folder_loses_neither_the_old_nor_the_new(tmp_path):
+    old, new = tmp_path / "old" / "config.json", tmp_path / "new" / "config.json"
+    for file in (old, new):
+        file.parent.mkdir()
+        file.write_text(file.parent.name)
+    folder = RevisionsFolder(str(tmp_path / "published"))
+    revisions = [Revision("main", "main", {"config.json": RevisionFile.of(file)}) for file in (old, new)]
+    folder.write(revisions[0], print)
+    words = [sys.executable, "-c", KILLED_AT_RENAME, folder.address, str(new)]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / "published" / ".old-main" / "config.json").read_text() == "old"
+    assert folder.names() == ["main"]
+    assert folder.changes(revisions[0]) == (True, (), ())
+    assert folder.changes(revisions[1]) == (True, ("config.json",), ())
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / "published" / "main" / "config.json").read_text() == "old", "restored before anything else"
+    for revision, text in zip(revisions, ("old", "new"), strict=True):
+        folder.write(revision, print)
+        assert [path.name for path in (tmp_path / "published").iterdir()] == ["main"]
+        assert (tmp_path / "published" / "main" / "config.json").read_text() == text
 
 
 def test_two_exports_of_one_milestone_are_no_two_revisions(tmp_path, capsys):
