@@ -62,6 +62,7 @@ def _publish_all(session: Session, exports: Sequence[_Export], target: "Target")
         size = sum(revision.files[name].size for name in changes.written)
         state = "is there" if not changes else "new" if changes.is_new else "changed"
         files = f"{len(changes.written)} of {len(revision.files)} files, {in_bytes(size)}" if changes else ""
+        files += f"; removes {listed(changes.removed, MOST_NAMES)}" if changes.removed else ""
         rows.append([revision.name, state, files])
         is_equal = is_equal and not changes
         if changes and not is_dry:

@@ -13,8 +13,6 @@ from typing import Any
 
 from runtime.interop.revisions import MAIN, Changes, PublishError, Revision, compared
 
-OWN_FILES = frozenset({".gitattributes"})
-"""Files that the hub itself puts into each repository."""
 PAUSES = (1.0, 4.0, 15.0, 60.0)
 """Seconds before each further try."""
 UNAUTHORIZED, FORBIDDEN, OUTDATED, TOO_MANY, SERVER_ERROR = 401, 403, 412, 429, 500
@@ -64,7 +62,7 @@ class HubRepository:
         from huggingface_hub import RepoFile
 
         tree = self._hub.list_repo_tree(self._repo, recursive=True, revision=head)
-        files = [entry for entry in tree if isinstance(entry, RepoFile) and entry.path not in OWN_FILES]
+        files = [entry for entry in tree if isinstance(entry, RepoFile)]
         return compared(revision, {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}), head
 
     def _commit(self, revision: Revision) -> None:

@@ -19,6 +19,8 @@ import google_crc32c
 BLOCK_IN_BYTES = 8 * 2**20
 MAIN = "main"
 NAME = re.compile(r"[\w.-]+-step(?P<step>\d+)-tokens\d+[kMBT]?")
+WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+"""The only files of an export whose names depend on the model; those of an earlier export would be loaded with it."""
 PARTIAL, OLD = ".partial-", ".old-"
 UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))
 
@@ -80,6 +82,7 @@ class Changes(NamedTuple):
     written: tuple[str, ...]
     """Names of files that are missing or have other content."""
     removed: tuple[str, ...]
+    """Names of weights that the revision lacks. Other files, such as a LICENSE, stay."""
 
     def __bool__(self) -> bool:
         return bool(self.is_new or self.written or self.removed)
@@ -100,7 +103,7 @@ class Target(Protocol):
         """Compare a revision with what is there; write nothing."""
 
     def write(self, revision: Revision, on_wait: Callable[[str], object]) -> None:
-        """Make the target equal to the revision, in one commit; call `on_wait` before another try."""
+        """Write and remove what `changes` names, in one commit; call `on_wait` before another try."""
 
 
 def revision_name(phase: str, step: int, tokens: int) -> str:
@@ -134,7 +137,8 @@ def compared(revision: Revision, present: Mapping[str, str] | None) -> Changes:
     """Compare a revision with the ids of `present` files, SHA-256 or git's; None is a revision that is not there."""
     known = present or {}
     written = (name for name, file in revision.files.items() if known.get(name) not in (file.sha256, file.git_id))
-    return Changes(present is None, tuple(sorted(written)), tuple(sorted(known.keys() - revision.files.keys())))
+    removed = (name for name in known.keys() - revision.files.keys() if WEIGHTS.fullmatch(name))
+    return Changes(present is None, tuple(sorted(written)), tuple(sorted(removed)))
 
 
 class RevisionsFolder:
@@ -172,9 +176,11 @@ class RevisionsFolder:
             old.rename(folder)
         for left in (partial, old):  # of a killed call
             shutil.rmtree(left, ignore_errors=True)
-        for name, file in revision.files.items():
+        present = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        kept = {name: path for name, path in present.items() if not WEIGHTS.fullmatch(name)}
+        for name, path in (kept | {name: file.path for name, file in revision.files.items()}).items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file.path, partial / name)
+            shutil.copy2(path, partial / name)
         if folder.exists():
             folder.rename(old)
         partial.rename(folder)

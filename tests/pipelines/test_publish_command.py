@@ -97,15 +97,33 @@ def test_a_later_milestone_is_added_and_moves_main_alone(tmp_path, hub):
     assert len(repository.titles["main"]) == 3
 
 
-def test_a_file_that_the_export_lacks_is_removed_and_a_changed_one_replaced(tmp_path, hub):
+SHARDS = dict.fromkeys(
+    ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"], b"old"
+)
+OF_OTHERS = {"LICENSE": b"terms", "eval/results.json": b"{}", "pytorch_model.bin": b"weights", "my_code.py": b"pass"}
+
+
+def test_weights_that_the_export_lacks_are_removed_a_changed_file_replaced_and_files_of_others_kept(
+    tmp_path, hub, capsys
+):
     exports = write_exports(tmp_path)
     assert publish(tmp_path, "hf_export/first-2") == 0
     repository = hub.repositories[REPO]
     name = REVISIONS[2]
-    repository.commits[repository.head(name)] |= {"pytorch_model.bin": b"old", "config.json": b"{}"}
+    repository.commits[repository.head(name)] |= {"config.json": b"{}"} | SHARDS | OF_OTHERS
+    folder = tmp_path / "published"
+    for file, content in (SHARDS | OF_OTHERS).items():
+        (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name / file).write_bytes(content)
+    capsys.readouterr()
     assert publish(tmp_path, "hf_export/first-2", "--dry-run") == 2
     assert publish(tmp_path, "hf_export/first-2") == 0
-    check_files(repository.files(name), exports[2], name)
+    check_message(shortened(capsys.readouterr().out, tmp_path))
+    assert publish(tmp_path, "hf_export/first-2", to=str(folder)) == 0
+    in_folder = {str(path.relative_to(folder / name)): path.read_bytes() for path in (folder / name).rglob("*.*")}
+    in_folder["LICENSE"] = (folder / name / "LICENSE").read_bytes()
+    for found in (repository.files(name), in_folder):
+        check_files(found, exports[2] | OF_OTHERS, name)
 
 
 @pytest.mark.parametrize(
