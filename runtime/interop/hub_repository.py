@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runtime.interop.revisions import MAIN, Changes, PublishError, Revision, compared
+from runtime.interop.revisions import MAIN, NAME, Changes, PublishError, Revision, compared
 
 PAUSES = (1.0, 4.0, 15.0, 60.0)
 """Seconds before each further try."""
@@ -38,6 +38,9 @@ class HubRepository:
     def names(self) -> list[str]:
         return sorted(self._asked(self._heads, lambda problem: None))
 
+    def held_by_main(self) -> str | None:
+        return self._asked(self._held, lambda problem: None)
+
     def changes(self, revision: Revision) -> Changes:
         return self._asked(lambda: self._compared(revision)[0], lambda problem: None)
 
@@ -53,6 +56,17 @@ class HubRepository:
         except RepositoryNotFoundError:
             return {}
         return {branch.name: branch.target_commit for branch in branches}
+
+    def _held(self) -> str | None:
+        """Return the revision that the newest commit of a publisher to main names."""
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        try:
+            commits = self._hub.list_repo_commits(self._repo)
+        except RepositoryNotFoundError:
+            return None
+        names = (commit.title.partition(" ")[0] for commit in commits)
+        return next((name for name in names if NAME.fullmatch(name)), None)
 
     def _compared(self, revision: Revision) -> tuple[Changes, str | None]:
         """Return the changes to a branch, and its newest commit."""

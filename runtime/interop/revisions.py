@@ -18,7 +18,8 @@ import google_crc32c
 
 BLOCK_IN_BYTES = 8 * 2**20
 MAIN = "main"
-NAME = re.compile(r"[\w.-]+-step(?P<step>\d+)-tokens\d+[kMBT]?")
+NAME = re.compile(r"[\w.-]+-step(?P<step>\d+)-tokens(?P<tokens>\d+)(?P<unit>[kMBT]?)")
+HELD = re.compile(r"This is revision `main`, which is `(?P<name>[^`]+)`")
 WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 """The only files of an export whose names depend on the model; those of an earlier export would be loaded with it."""
 PARTIAL, OLD = ".partial-", ".old-"
@@ -99,6 +100,9 @@ class Target(Protocol):
     def names(self) -> list[str]:
         """Return the names of the revisions that are there."""
 
+    def held_by_main(self) -> str | None:
+        """Return the name of the revision that was last published as main; None where there was none."""
+
     def changes(self, revision: Revision) -> Changes:
         """Compare a revision with what is there; write nothing."""
 
@@ -112,14 +116,34 @@ def revision_name(phase: str, step: int, tokens: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', phase)}-step{step}-tokens{tokens // size}{unit}"
 
 
-def revision_card(export_card: str, *, name: str, target: Target, others: tuple[str, ...] = ()) -> str:
-    """Return the card of a revision: that of the export, how to load it, and the names of other revisions."""
+def is_ahead(name: str, other: str) -> bool:
+    """Return whether a revision's name has more tokens than another's, or as many and more training steps."""
+    return _progress(name) > _progress(other)
+
+
+def _progress(name: str) -> tuple[int, int]:
+    found = NAME.fullmatch(name)
+    assert found is not None, name
+    return int(found["tokens"]) * dict(UNITS).get(found["unit"], 1), int(found["step"])
+
+
+def revision_card(export_card: str, *, name: str, target: Target, held: str = "", others: tuple[str, ...] = ()) -> str:
+    """Return the card of a revision: that of the export, how to load it, and the names of other revisions.
+
+    Args:
+        export_card: the export's README.
+        name: name of the revision.
+        target: where it is loaded from.
+        held: for main, the revision that it equals.
+        others: revisions to list.
+    """
+    which = f"`{name}`, which is `{held}`" if held else f"`{name}`"
     lines = [
         export_card.rstrip(),
         "",
         "## Revisions",
         "",
-        f"This is revision `{name}`: `AutoModelForCausalLM.from_pretrained({target.load_arguments(name)})`.",
+        f"This is revision {which}: `AutoModelForCausalLM.from_pretrained({target.load_arguments(name)})`.",
     ]
     if others:
         lines += ["Earlier and other states of the same training are revisions of their own:", ""]
@@ -156,6 +180,11 @@ class RevisionsFolder:
             return []
         found = {path.name.removeprefix(OLD) for path in self._root.iterdir() if path.is_dir()}
         return sorted(name for name in found if not name.startswith("."))
+
+    def held_by_main(self) -> str | None:
+        card = self._folder(MAIN) / "README.md"
+        found = HELD.search(card.read_text(encoding="utf-8")) if card.is_file() else None
+        return found["name"] if found is not None and NAME.fullmatch(found["name"]) else None
 
     def changes(self, revision: Revision) -> Changes:
         folder = self._folder(revision.name)

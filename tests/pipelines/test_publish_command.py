@@ -17,7 +17,7 @@ import pytest
 
 from marin_dag.cli.session import program_words
 from runtime.interop import hub_repository
-from runtime.interop.revisions import Revision, RevisionFile, RevisionsFolder, in_order, revision_name
+from runtime.interop.revisions import Revision, RevisionFile, RevisionsFolder, in_order, is_ahead, revision_name
 from tests.catalogue import check_message
 from tests.gcs_server.faults import Fault
 from tests.hub_server.server import HubServer, Repository, git_id
@@ -124,6 +124,33 @@ def test_weights_that_the_export_lacks_are_removed_a_changed_file_replaced_and_f
     in_folder["LICENSE"] = (folder / name / "LICENSE").read_bytes()
     for found in (repository.files(name), in_folder):
         check_files(found, exports[2] | OF_OTHERS, name)
+
+
+@pytest.mark.parametrize("is_folder", [False, True], ids=["hub", "folder"])
+def test_main_goes_back_to_an_earlier_revision_only_when_asked(tmp_path, hub, capsys, is_folder):
+    exports = write_exports(tmp_path / "prefix")
+    to = str(tmp_path / "published") if is_folder else f"hub:{REPO}"
+
+    def files_of(name: str) -> dict[str, bytes]:
+        if is_folder:
+            return {path.name: path.read_bytes() for path in Path(to, name).iterdir()}
+        return hub.repositories[REPO].files(name)
+
+    assert publish(tmp_path / "prefix", "hf_export/first-2", "hf_export/first-8", to=to) == 0
+    capsys.readouterr()
+    assert publish(tmp_path / "prefix", "hf_export/first-4", to=to) == 1
+    check_message(capsys.readouterr().err.replace(to, "TARGET"))
+    assert publish(tmp_path / "prefix", "hf_export/first-4", "--dry-run", to=to) == 1
+    assert REVISIONS[4] not in (RevisionsFolder(to).names() if is_folder else hub.repositories[REPO].branches)
+    check_files(files_of("main"), exports[8], "main")
+    assert publish(tmp_path / "prefix", "hf_export/first-4", "hf_export/first-8", to=to) == 0
+    check_files(files_of(REVISIONS[4]), exports[4], REVISIONS[4])
+    capsys.readouterr()
+    assert publish(tmp_path / "prefix", "hf_export/first-4", "--rewind-main", "--dry-run", to=to) == 2
+    assert publish(tmp_path / "prefix", "hf_export/first-4", "--rewind-main", to=to) == 0
+    check_message(shortened(capsys.readouterr().out, tmp_path / "prefix").replace(to, "TARGET"))
+    check_files(files_of("main"), exports[4], "main")
+    assert publish(tmp_path / "prefix", "hf_export/first-4", to=to) == 0
 
 
 @pytest.mark.parametrize(
@@ -362,4 +389,6 @@ def test_names_of_revisions_say_step_and_tokens_and_sort_by_step():
     assert revision_name("phoenix", 1_320_001, 5_536_000_000_000) == "phoenix-step1320001-tokens5T"
     assert revision_name("merge/last 50", 7, 999) == "merge-last-50-step7-tokens999"
     names = {revision_name("a", step, 1000 * step) for step in (1000, 9, 200)} | {"main", "refs-pr-1"}
+    assert is_ahead("a-step2-tokens1B", "a-step9-tokens999M") and is_ahead("a-step9-tokens1B", "b-step8-tokens1B")
+    assert not is_ahead("a-step9-tokens1B", "a-step9-tokens1B")
     assert [name.split("-")[1] for name in in_order(names)] == ["step9", "step200", "step1000"]
