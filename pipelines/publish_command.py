@@ -104,12 +104,26 @@ def _target(session: Session) -> "Target":
         repo = to.removeprefix(HUB)
         if repo.count("/") != 1 or not all(repo.split("/")):
             raise UserError(f"--to {to}: write the owner and the name of the repository: --to hub:ORGANIZATION/NAME.")
+        _check_repo(to, repo)
         return HubRepository(repo, endpoint=os.environ.get("HF_ENDPOINT"), is_private=session.parsed.private)
     if "://" in to:
         raise UserError(f"--to {to}: only a local folder or a hub can be published to; copy the folder there yourself.")
     if session.parsed.private:
         raise UserError(f"--private: has no effect on the folder {to}; remove it.")
     return RevisionsFolder(to)
+
+
+def _check_repo(to: str, repo: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise UserError(
+            f"--to {to}: no hub has such a name. Use letters, digits, '-', '_' and '.', at most 96, without '--' and "
+            "'..', and neither '-' nor '.' at an end: --to hub:ORGANIZATION/NAME."
+        ) from error
 
 
 def _exports(session: Session) -> Iterator[_Export]:

@@ -276,6 +276,7 @@ def test_without_a_login_nothing_is_made(tmp_path, hub, monkeypatch, capsys):
         ("hf_export/first-8", "--to", "folder"),
         ("hf_export/first-2",),
         ("hf_export/first-2", "--to", "hub:name"),
+        ("hf_export/first-2", "--to", "hub:foo/ba r"),
         ("hf_export/first-2", "--to", "gs://bucket/folder"),
         ("hf_export/first-2", "--to", "folder", "--private"),
     ],
