@@ -122,7 +122,7 @@ def _check_repo(to: str, repo: str) -> None:
     except HFValidationError as error:
         raise UserError(
             f"--to {to}: no hub has such a name. Use letters, digits, '-', '_' and '.', at most 96, without '--' and "
-            "'..', and neither '-' nor '.' at an end: --to hub:ORGANIZATION/NAME."
+            "'..', with neither '-' nor '.' at an end, and no '.git' there: --to hub:ORGANIZATION/NAME."
         ) from error
 
 
