@@ -8,7 +8,7 @@ import fnmatch
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,12 +56,15 @@ def _publish(session: Session) -> int:
 def _publish_all(session: Session, exports: Sequence[_Export], target: "Target") -> int:
     is_dry = session.parsed.dry_run
     there = set(target.names())
+    held, newest = target.held_by_main(), exports[-1].revision
+    _check_main(session, target, held, newest)
     rows, is_equal = [], True
     for revision in _revisions(session, exports, target, there):
         changes = target.changes(revision)
         size = sum(revision.files[name].size for name in changes.written)
         state = "is there" if not changes else "new" if changes.is_new else "changed"
         files = f"{len(changes.written)} of {len(revision.files)} files, {in_bytes(size)}" if changes else ""
+        files += f"; removes {listed(changes.removed, MOST_NAMES)}" if changes.removed else ""
         rows.append([revision.name, state, files])
         is_equal = is_equal and not changes
         if changes and not is_dry:
@@ -69,12 +72,25 @@ def _publish_all(session: Session, exports: Sequence[_Export], target: "Target")
             print(f"published {revision.name}: {files}", flush=True)
         elif not is_dry:
             print(f"{revision.name} is there", flush=True)
+    if held not in (None, newest):
+        print(f"main: {held} -> {newest}")
     if is_dry:
         print("\n".join([f"{target.address} would get", *aligned(rows, left=(0, 1, 2))]))
         print(f"publish it  {session.line('publish', *session.parsed.names)}" if not is_equal else "nothing to publish")
         return NOTHING_WOULD_RUN if is_equal else SOMETHING_WOULD_RUN
-    print(f"{target.address} has {len(rows) - 1} revisions and main, which is {exports[-1].revision}")
+    print(f"{target.address}: main is {newest}")
     return NOTHING_WOULD_RUN
+
+
+def _check_main(session: Session, target: "Target", held: str | None, newest: str) -> None:
+    """Raise UserError where main would go back to an earlier revision, unless that is asked for."""
+    from runtime.interop.revisions import is_ahead
+
+    if held is not None and is_ahead(held, newest) and not session.parsed.rewind_main:
+        raise UserError(
+            f"publish: main of {target.address} is {held}, which is ahead of {newest}. To publish that and keep main, "
+            "name the export of main last; to move main back, add --rewind-main."
+        )
 
 
 def _target(session: Session) -> "Target":
@@ -88,12 +104,26 @@ def _target(session: Session) -> "Target":
         repo = to.removeprefix(HUB)
         if repo.count("/") != 1 or not all(repo.split("/")):
             raise UserError(f"--to {to}: write the owner and the name of the repository: --to hub:ORGANIZATION/NAME.")
+        _check_repo(to, repo)
         return HubRepository(repo, endpoint=os.environ.get("HF_ENDPOINT"), is_private=session.parsed.private)
     if "://" in to:
         raise UserError(f"--to {to}: only a local folder or a hub can be published to; copy the folder there yourself.")
     if session.parsed.private:
         raise UserError(f"--private: has no effect on the folder {to}; remove it.")
     return RevisionsFolder(to)
+
+
+def _check_repo(to: str, repo: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise UserError(
+            f"--to {to}: no hub has such a name. Use letters, digits, '-', '_' and '.', at most 96, without '--' and "
+            "'..', with neither '-' nor '.' at an end, and no '.git' there: --to hub:ORGANIZATION/NAME."
+        ) from error
 
 
 def _exports(session: Session) -> Iterator[_Export]:
@@ -145,7 +175,7 @@ def _revision_name(step: Step[Any], result: HfExportResult) -> str:
 
 def _revisions(session: Session, exports: Sequence[_Export], target: "Target", there: set[str]) -> "Iterator[Revision]":
     """Yield the revisions and then main; copies of remote files last until the next one is asked for."""
-    from runtime.interop.revisions import MAIN, Revision, in_order
+    from runtime.interop.revisions import MAIN, Revision, RevisionFile, in_order, revision_card
 
     others = in_order(there | {export.revision for export in exports})
     for index, export in enumerate(exports):
@@ -154,9 +184,13 @@ def _revisions(session: Session, exports: Sequence[_Export], target: "Target", t
             names = [export.revision, MAIN] if index == len(exports) - 1 else [export.revision]
             for name in names:
                 listed = others if name == MAIN else ()
-                card = _card(files, Path(folder, f"{name}.md"), name, target, listed)
+                held = export.revision if name == MAIN else ""
+                path = Path(folder, f"{name}.md")
+                text = files[CARD].path.read_text(encoding="utf-8")
+                card = revision_card(text, name=name, target=target, held=held, others=listed)
+                path.write_text(card, encoding="utf-8")
                 title = f"{export.revision} ({export.result.weights} weights, {export.result.dtype})"
-                yield Revision(name, title, {**files, CARD: card})
+                yield Revision(name, title, {**files, CARD: RevisionFile.of(path)})
 
 
 def _files(session: Session, export: _Export, folder: Path) -> "dict[str, RevisionFile]":
@@ -178,20 +212,11 @@ def _files(session: Session, export: _Export, folder: Path) -> "dict[str, Revisi
     return files
 
 
-def _card(
-    files: "Mapping[str, RevisionFile]", path: Path, name: str, target: "Target", others: tuple[str, ...]
-) -> "RevisionFile":
-    from runtime.interop.revisions import RevisionFile, revision_card
-
-    text = files[CARD].path.read_text(encoding="utf-8")
-    path.write_text(revision_card(text, name=name, target=target, others=others), encoding="utf-8")
-    return RevisionFile.of(path)
-
-
 def _add_arguments(parser: Any) -> None:
     what = "(publish) the repository, or a local folder"
     parser.add_argument("--to", metavar="hub:ORGANIZATION/NAME|FOLDER", help=what)
     parser.add_argument("--private", action="store_true", help="(publish) make a new repository private")
+    parser.add_argument("--rewind-main", action="store_true", help="(publish) let main go back to an earlier revision")
 
 
 COMMAND = Command(

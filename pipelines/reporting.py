@@ -61,10 +61,7 @@ def report_on(
     graph = Graph([*shown, *further_phases])
     phases = phases_in(graph.steps)
     evaluations = {step.config.phase.step.name: step for step in shown if step.kind is ema_eval}
-    caches: dict[str, Step] = {}
-    for reader in (*phases.values(), *evaluations.values()):
-        for source, item in reader.config.caches.items():
-            caches.setdefault(source, item.step)  # a fork may have a cache of its own: the recipe's comes first
+    caches = _first_caches((*phases.values(), *evaluations.values()))
     scores = _scores_by_export(shown)
     every = _by_phase(dict.fromkeys([*shown, *(step.config.export.step for step in scores.values())]), hf_export)
     exports = {name: step for name, step in every.items() if phase_of(name, phases) in phases}
@@ -134,6 +131,15 @@ def fork_report(graph: Graph, every: Sequence[Fork], absent: Sequence[Fork]) -> 
     )
     page.declared = None  # no line of a source file declares it
     return (page,)
+
+
+def _first_caches(readers: Iterable[Step]) -> dict[str, Step]:
+    """Return the cache of each source; a fork may have a cache of its own, and the recipe's comes first."""
+    found: dict[str, Step] = {}
+    for reader in readers:
+        for source, item in reader.config.caches.items():
+            found.setdefault(source, item.step)
+    return found
 
 
 def _leads_to(base: str, phases: Collection[str], bases: Mapping[str, str]) -> bool:

@@ -49,6 +49,7 @@ class FitMixtureResult(BaseModel, frozen=True, extra="forbid"):
 
     shares: dict[str, SourceShare]
     gain: float
+    """Less the optimism of choosing by the proxies that measure; `gain_low` and `gain_high` are a 90 % interval."""
     gain_low: float
     gain_high: float
     errors: dict[str, float]

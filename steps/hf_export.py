@@ -79,6 +79,7 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
         vocab_size=description.config.vocab_size,
         max_length=description.config.max_position_embeddings,
     )
+    facts = read_metadata(model.checkpoint)["facts"]
     card = ModelCard(
         name=config.model_name,
         weights=config.weights,
@@ -91,7 +92,8 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
         sequence_length=description.sequence_length,
         phase_digest=config.phase.digest,
         tokenizer_digest=tokenizer.digest,
-        num_merged=len(read_metadata(model.checkpoint)["facts"].get("merged", ())),
+        num_merged=len(facts.get("merged", ())),
+        merged_weights=facts.get("merged_weights"),
     )
     files += write_card(folder, card)
     context.log.info("exported %s weights of step %d: %d files", config.weights, phase.step, len(files))

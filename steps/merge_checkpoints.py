@@ -1,11 +1,13 @@
 """Merge checkpoints: the weighted average of the weights of milestones, branches or imports, as a checkpoint."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from marin_dag.graph.cost import Cost
 from marin_dag.graph.resources import Resources
 from marin_dag.graph.step import StepContext, step
+from runtime.optim.ema import HOT, Ema
 from steps.machine_checks import check_one_host
 from steps.merge_config import MergeCheckpointsConfig
 from steps.phase_checks import (
@@ -15,11 +17,12 @@ from steps.phase_checks import (
     described_by,
     tokenizers_of_phase,
 )
+from steps.phase_config import TrainPhaseConfig
 from steps.phase_result import TrainPhaseResult
 
 
 def check_merge(config: MergeCheckpointsConfig) -> None:
-    """Raise ValueError where the checkpoints differ in model, rope or tokenizer, or one lacks the weights."""
+    """Raise ValueError where the checkpoints differ in model, rope, tokenizer or average, or one lacks the weights."""
     tokenizers: Tokenizers = {}
     for checkpoint in config.checkpoints:
         tokenizers |= tokenizers_of_phase("checkpoint", checkpoint)
@@ -27,6 +30,20 @@ def check_merge(config: MergeCheckpointsConfig) -> None:
     check_one_tokenizer(tokenizers)
     known = {each.typed: found for each in config.checkpoints if (found := described_by(each)) is not None}
     check_one_model({name: (found.model, found.rope) for name, found in known.items()})
+    kept = {name: found.averages for name, found in known.items() if isinstance(found, TrainPhaseConfig)}
+    check_one_average(config.weights, kept)
+
+
+def check_one_average(weights: str, kept: Mapping[str, tuple[Ema, ...]]) -> None:
+    """Raise ValueError where the average called `weights` is another one in a checkpoint than in the first."""
+    found = {name: each for name, averages in kept.items() for each in averages if each.name == weights}
+    for name, average in found.items():
+        first, its = next(iter(found.items()))
+        if average != its:
+            raise ValueError(
+                f"weights {weights!r} are {its} in {first!r}, and {average} in {name!r}; merge averages of one decay, "
+                f"or weights={HOT!r}."
+            )
 
 
 def check_one_model(described: dict[str, tuple[Any, Any]]) -> None:
@@ -71,13 +88,15 @@ def merge_checkpoints(config: MergeCheckpointsConfig, context: StepContext) -> T
     facts = [read_metadata(path).get("facts", {}) for path in paths]
     described = [ModelDescription.from_facts(each, path) for each, path in zip(facts, paths, strict=True)]
     check_one_model({name: (found.config, found.rope) for name, found in zip(names, described, strict=True)})
+    check_one_average(config.weights, {each.typed: each.result.averages for each in config.checkpoints})
     parts = [Part.open(path, config.weights, share) for path, share in zip(paths, config.coefficients, strict=True)]
     newest = max(range(len(parts)), key=lambda index: config.checkpoints[index].result.consumed_tokens)
     merged = [[each.key, share] for each, share in zip(config.checkpoints, config.coefficients, strict=True)]
     save_weights(
         context.output_path,
         merged_leaves(parts),
-        facts={"merged": merged} | {name: facts[newest][name] for name in ("model", "rope", "sequence_length")},
+        facts={"merged": merged, "merged_weights": config.weights}
+        | {name: facts[newest][name] for name in ("model", "rope", "sequence_length")},
         on_leaf=lambda done, total: context.progress(done, total, "arrays"),
     )
     context.log.info("merged the %s weights of %s", config.weights, ", ".join(names))

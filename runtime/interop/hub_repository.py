@@ -1,7 +1,8 @@
 """HubRepository: the revisions of a model on a Hugging Face hub, as branches of one repository.
 
 Each revision is one commit, made only where the branch differs, so that a call after a kill or a lost answer does not
-commit twice. Weights are uploaded before the commit, and the hub asks only for those that it lacks.
+commit twice. A new branch begins at the repository's first commit, so it is empty until its own. Weights are uploaded
+before the commit, and the hub asks only for those that it lacks.
 """
 
 import re
@@ -10,10 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runtime.interop.revisions import MAIN, Changes, PublishError, Revision, compared
+from runtime.interop.revisions import MAIN, NAME, Changes, PublishError, Revision, compared
 
-OWN_FILES = frozenset({".gitattributes"})
-"""Files that the hub itself puts into each repository."""
 PAUSES = (1.0, 4.0, 15.0, 60.0)
 """Seconds before each further try."""
 UNAUTHORIZED, FORBIDDEN, OUTDATED, TOO_MANY, SERVER_ERROR = 401, 403, 412, 429, 500
@@ -39,6 +38,9 @@ class HubRepository:
     def names(self) -> list[str]:
         return sorted(self._retried(self._heads, lambda problem: None))
 
+    def held_by_main(self) -> str | None:
+        return self._asked(self._held, lambda problem: None)
+
     def changes(self, revision: Revision) -> Changes:
         return self._retried(lambda: self._compared(revision)[0], lambda problem: None)
 
@@ -55,6 +57,17 @@ class HubRepository:
             return {}
         return {branch.name: branch.target_commit for branch in branches}
 
+    def _held(self) -> str | None:
+        """Return the revision that the newest commit of a publisher to main names."""
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        try:
+            commits = self._hub.list_repo_commits(self._repo)
+        except RepositoryNotFoundError:
+            return None
+        names = (commit.title.partition(" ")[0] for commit in commits)
+        return next((name for name in names if NAME.fullmatch(name)), None)
+
     def _compared(self, revision: Revision) -> tuple[Changes, str | None]:
         """Return the changes to a branch, and its newest commit."""
         head = self._heads().get(revision.name)
@@ -63,7 +76,7 @@ class HubRepository:
         from huggingface_hub import RepoFile
 
         tree = self._hub.list_repo_tree(self._repo, recursive=True, revision=head)
-        files = [entry for entry in tree if isinstance(entry, RepoFile) and entry.path not in OWN_FILES]
+        files = [entry for entry in tree if isinstance(entry, RepoFile)]
         return compared(revision, {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}), head
 
     def _commit(self, revision: Revision) -> None:
@@ -73,8 +86,9 @@ class HubRepository:
         if head is None:
             self._hub.create_repo(self._repo, private=self._is_private or None, exist_ok=True)
             if revision.name != MAIN:
-                self._hub.create_branch(self._repo, branch=revision.name, exist_ok=True)
-            changes, head = self._compared(revision)  # a branch begins with the files of the main one
+                first = self._hub.list_repo_commits(self._repo)[-1].commit_id  # the hub's own, without files
+                self._hub.create_branch(self._repo, branch=revision.name, revision=first, exist_ok=True)
+            changes, head = self._compared(revision)
         operations: list[Any] = [CommitOperationAdd(name, revision.files[name].path) for name in changes.written]
         operations += [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
         if operations:

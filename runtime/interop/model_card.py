@@ -5,6 +5,8 @@ import json
 
 import fsspec
 
+from runtime.optim.ema import HOT
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
@@ -28,6 +30,8 @@ class ModelCard:
     """SHA-256 of tokenizer.json."""
     num_merged: int = 0
     """Number of checkpoints whose weighted average the weights are; 0 for weights of one checkpoint."""
+    merged_weights: str | None = None
+    """Weights of the checkpoints that were merged: the name of their average, or "hot"; None without a merge."""
 
     def markdown(self) -> str:
         """Return the card, with the front matter that model hubs read."""
@@ -38,7 +42,8 @@ class ModelCard:
                 "last trained"
             )
         if self.num_merged:
-            meaning = f"the weighted average of {self.num_merged} checkpoints"
+            which = "weights as last trained" if self.merged_weights == HOT else f"EMA weights `{self.merged_weights}`"
+            meaning = f"the weighted average of the {which} of {self.num_merged} checkpoints"
         return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -48,7 +53,7 @@ pipeline_tag: text-generation
 A {self.architecture} of {self.num_parameters:,} parameters, trained for {self.step:,} updates on
 {self.consumed_tokens:,} tokens at a sequence length of {self.sequence_length:,}.
 
-- Weights: **{self.weights}** ({meaning}), stored as {self.dtype}.
+- Weights: **{"merged" if self.num_merged else self.weights}** ({meaning}), stored as {self.dtype}.
 - A base model: it continues text. There is no chat template.
 - {"Merge" if self.num_merged else "Training phase"} `{self.phase_digest}`
 - tokenizer.json, SHA-256 `{self.tokenizer_digest}`

@@ -1,7 +1,8 @@
 """Revisions: named versions of one model, each a set of files, and the folder that holds them.
 
-A target is changed one revision at a time, and a revision is there whole or as it was before. What a target already has
-is compared by content, so that a second call, or one after a kill, writes only what is missing.
+A target is changed one revision at a time, and no revision is a mix of two. A kill may leave a new branch empty, or a
+folder under its `.old-` name, from which the next call restores it. What a target already has is compared by content,
+so that a second call, or one after a kill, writes only what is missing.
 """
 
 import dataclasses
@@ -17,7 +18,10 @@ import google_crc32c
 
 BLOCK_IN_BYTES = 8 * 2**20
 MAIN = "main"
-NAME = re.compile(r"[\w.-]+-step(?P<step>\d+)-tokens\d+[kMBT]?")
+NAME = re.compile(r"[\w.-]+-step(?P<step>\d+)-tokens(?P<tokens>\d+)(?P<unit>[kMBT]?)")
+HELD = re.compile(r"This is revision `main`, which is `(?P<name>[^`]+)`")
+WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+"""The only files of an export whose names depend on the model; those of an earlier export would be loaded with it."""
 PARTIAL, OLD = ".partial-", ".old-"
 UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))
 
@@ -75,9 +79,11 @@ class Changes(NamedTuple):
     """How the files of a target differ from those of a revision."""
 
     is_new: bool
+    """Whether the revision is missing under its name."""
     written: tuple[str, ...]
     """Names of files that are missing or have other content."""
     removed: tuple[str, ...]
+    """Names of weights that the revision lacks. Other files, such as a LICENSE, stay."""
 
     def __bool__(self) -> bool:
         return bool(self.is_new or self.written or self.removed)
@@ -94,11 +100,14 @@ class Target(Protocol):
     def names(self) -> list[str]:
         """Return the names of the target's revisions."""
 
+    def held_by_main(self) -> str | None:
+        """Return the name of the revision that was last published as main; None where there was none."""
+
     def changes(self, revision: Revision) -> Changes:
         """Compare a revision with the target; write nothing."""
 
     def write(self, revision: Revision, on_wait: Callable[[str], object]) -> None:
-        """Make the target equal to the revision, in one commit; call `on_wait` before another try."""
+        """Write and remove what `changes` names, in one commit; call `on_wait` before another try."""
 
 
 def revision_name(phase: str, step: int, tokens: int) -> str:
@@ -107,14 +116,34 @@ def revision_name(phase: str, step: int, tokens: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', phase)}-step{step}-tokens{tokens // size}{unit}"
 
 
-def revision_card(export_card: str, *, name: str, target: Target, others: tuple[str, ...] = ()) -> str:
-    """Return the card of a revision: that of the export, how to load it, and the names of other revisions."""
+def is_ahead(name: str, other: str) -> bool:
+    """Return whether a revision's name has more tokens than another's, or as many and more training steps."""
+    return _progress(name) > _progress(other)
+
+
+def _progress(name: str) -> tuple[int, int]:
+    found = NAME.fullmatch(name)
+    assert found is not None, name
+    return int(found["tokens"]) * dict(UNITS).get(found["unit"], 1), int(found["step"])
+
+
+def revision_card(export_card: str, *, name: str, target: Target, held: str = "", others: tuple[str, ...] = ()) -> str:
+    """Return the card of a revision: that of the export, how to load it, and the names of other revisions.
+
+    Args:
+        export_card: the export's README.
+        name: name of the revision.
+        target: where it is loaded from.
+        held: for main, the revision that it equals.
+        others: revisions to list.
+    """
+    which = f"`{name}`, which is `{held}`" if held else f"`{name}`"
     lines = [
         export_card.rstrip(),
         "",
         "## Revisions",
         "",
-        f"This is revision `{name}`: `AutoModelForCausalLM.from_pretrained({target.load_arguments(name)})`.",
+        f"This is revision {which}: `AutoModelForCausalLM.from_pretrained({target.load_arguments(name)})`.",
     ]
     if others:
         lines += ["Earlier and other states of the same training are revisions of their own:", ""]
@@ -132,7 +161,8 @@ def compared(revision: Revision, present: Mapping[str, str] | None) -> Changes:
     """Compare a revision with the ids of `present` files, SHA-256 or git's; None where it is not there."""
     known = present or {}
     written = (name for name, file in revision.files.items() if known.get(name) not in (file.sha256, file.git_id))
-    return Changes(present is None, tuple(sorted(written)), tuple(sorted(known.keys() - revision.files.keys())))
+    removed = (name for name in known.keys() - revision.files.keys() if WEIGHTS.fullmatch(name))
+    return Changes(present is None, tuple(sorted(written)), tuple(sorted(removed)))
 
 
 class RevisionsFolder:
@@ -148,22 +178,38 @@ class RevisionsFolder:
     def names(self) -> list[str]:
         if not self._root.is_dir():
             return []
-        return sorted(path.name for path in self._root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        found = {path.name.removeprefix(OLD) for path in self._root.iterdir() if path.is_dir()}
+        return sorted(name for name in found if not name.startswith("."))
+
+    def held_by_main(self) -> str | None:
+        card = self._folder(MAIN) / "README.md"
+        found = HELD.search(card.read_text(encoding="utf-8")) if card.is_file() else None
+        return found["name"] if found is not None and NAME.fullmatch(found["name"]) else None
 
     def changes(self, revision: Revision) -> Changes:
-        folder = self._root / revision.name
+        folder = self._folder(revision.name)
         if not folder.is_dir():
             return compared(revision, None)
         files = (path for path in folder.rglob("*") if path.is_file())
-        return compared(revision, {str(path.relative_to(folder)): RevisionFile.of(path).sha256 for path in files})
+        found = {str(path.relative_to(folder)): RevisionFile.of(path).sha256 for path in files}
+        return compared(revision, found)._replace(is_new=folder.name != revision.name)
+
+    def _folder(self, name: str) -> Path:
+        """Return the folder of a revision, which is its old one where a call was killed between two renames."""
+        folder, old = self._root / name, self._root / f"{OLD}{name}"
+        return old if old.is_dir() and not folder.is_dir() else folder
 
     def write(self, revision: Revision, on_wait: Callable[[str], object]) -> None:
         folder, partial, old = (self._root / f"{prefix}{revision.name}" for prefix in ("", PARTIAL, OLD))
+        if self._folder(revision.name) == old:
+            old.rename(folder)
         for left in (partial, old):  # of a killed call
             shutil.rmtree(left, ignore_errors=True)
-        for name, file in revision.files.items():
+        present = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        kept = {name: path for name, path in present.items() if not WEIGHTS.fullmatch(name)}
+        for name, path in (kept | {name: file.path for name, file in revision.files.items()}).items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file.path, partial / name)
+            shutil.copy2(path, partial / name)
         if folder.exists():
             folder.rename(old)
         partial.rename(folder)

@@ -19,6 +19,7 @@ from tests.gcs_server.faults import Faults
 
 REPO = r"(?P<repo>[^/]+/[^/]+)"
 SEED_FILES = {".gitattributes": b"*.safetensors filter=lfs\n"}
+DATE = "2026-01-01T00:00:00.000Z"
 Answer = tuple[int, Any]
 
 
@@ -33,12 +34,13 @@ class Repository:
         self.is_private = is_private
         self.objects: dict[str, bytes] = {}
         self.commits: dict[str, dict[str, bytes]] = {}
+        self.subjects: dict[str, str] = {}
         self.branches: dict[str, list[str]] = {"main": [self.add("initial commit", dict(SEED_FILES))]}
         self.titles: dict[str, list[str]] = {"main": ["initial commit"]}
 
     def add(self, title: str, files: dict[str, bytes]) -> str:
         commit = hashlib.sha1(f"{len(self.commits)} {title}".encode(), usedforsecurity=False).hexdigest()
-        self.commits[commit] = files
+        self.commits[commit], self.subjects[commit] = files, title
         return commit
 
     def files(self, revision: str) -> dict[str, bytes]:
@@ -120,6 +122,13 @@ class HubServer:
         found = self.repositories[repo]
         return 200, [_described(found, name, content) for name, content in found.commits[found.head(revision)].items()]
 
+    def _commits(self, body: bytes, repo: str, revision: str) -> Answer:
+        found = self.repositories[repo]
+        return 200, [
+            {"id": commit, "title": found.subjects[commit], "message": "", "date": DATE, "authors": []}
+            for commit in reversed(found.branches[revision])
+        ]
+
     def _branch(self, body: bytes, repo: str, revision: str) -> Answer:
         found = self.repositories[repo]
         if revision in found.branches:
@@ -191,6 +200,7 @@ ROUTES: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
     ("GET", rf"/api/models/{REPO}", HubServer._info),
     ("GET", rf"/api/models/{REPO}/refs", HubServer._refs),
     ("GET", rf"/api/models/{REPO}/tree/(?P<revision>[^/]+)", HubServer._tree),
+    ("GET", rf"/api/models/{REPO}/commits/(?P<revision>[^/]+)", HubServer._commits),
     ("POST", rf"/api/models/{REPO}/branch/(?P<revision>[^/]+)", HubServer._branch),
     ("POST", "/api/validate-yaml", HubServer._valid),
     ("POST", rf"/api/models/{REPO}/preupload/(?P<revision>[^/]+)", HubServer._preupload),

@@ -17,7 +17,7 @@ import pytest
 
 from marin_dag.cli.session import program_words
 from runtime.interop import hub_repository
-from runtime.interop.revisions import RevisionFile, in_order, revision_name
+from runtime.interop.revisions import Revision, RevisionFile, RevisionsFolder, in_order, is_ahead, revision_name
 from tests.catalogue import check_message
 from tests.gcs_server.faults import Fault
 from tests.hub_server.server import HubServer, Repository, git_id
@@ -97,15 +97,60 @@ def test_a_later_milestone_is_added_and_moves_main_alone(tmp_path, hub):
     assert len(repository.titles["main"]) == 3
 
 
-def test_a_file_that_the_export_lacks_is_removed_and_a_changed_one_replaced(tmp_path, hub):
+SHARDS = dict.fromkeys(
+    ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"], b"old"
+)
+OF_OTHERS = {"LICENSE": b"terms", "eval/results.json": b"{}", "pytorch_model.bin": b"weights", "my_code.py": b"pass"}
+
+
+def test_weights_that_the_export_lacks_are_removed_a_changed_file_replaced_and_files_of_others_kept(
+    tmp_path, hub, capsys
+):
     exports = write_exports(tmp_path)
     assert publish(tmp_path, "hf_export/first-2") == 0
     repository = hub.repositories[REPO]
     name = REVISIONS[2]
-    repository.commits[repository.head(name)] |= {"pytorch_model.bin": b"old", "config.json": b"{}"}
+    repository.commits[repository.head(name)] |= {"config.json": b"{}"} | SHARDS | OF_OTHERS
+    folder = tmp_path / "published"
+    for file, content in (SHARDS | OF_OTHERS).items():
+        (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name / file).write_bytes(content)
+    capsys.readouterr()
     assert publish(tmp_path, "hf_export/first-2", "--dry-run") == 2
     assert publish(tmp_path, "hf_export/first-2") == 0
-    check_files(repository.files(name), exports[2], name)
+    check_message(shortened(capsys.readouterr().out, tmp_path))
+    assert publish(tmp_path, "hf_export/first-2", to=str(folder)) == 0
+    in_folder = {str(path.relative_to(folder / name)): path.read_bytes() for path in (folder / name).rglob("*.*")}
+    in_folder["LICENSE"] = (folder / name / "LICENSE").read_bytes()
+    for found in (repository.files(name), in_folder):
+        check_files(found, exports[2] | OF_OTHERS, name)
+
+
+@pytest.mark.parametrize("is_folder", [False, True], ids=["hub", "folder"])
+def test_main_goes_back_to_an_earlier_revision_only_when_asked(tmp_path, hub, capsys, is_folder):
+    exports = write_exports(tmp_path / "prefix")
+    to = str(tmp_path / "published") if is_folder else f"hub:{REPO}"
+
+    def files_of(name: str) -> dict[str, bytes]:
+        if is_folder:
+            return {path.name: path.read_bytes() for path in Path(to, name).iterdir()}
+        return hub.repositories[REPO].files(name)
+
+    assert publish(tmp_path / "prefix", "hf_export/first-2", "hf_export/first-8", to=to) == 0
+    capsys.readouterr()
+    assert publish(tmp_path / "prefix", "hf_export/first-4", to=to) == 1
+    check_message(capsys.readouterr().err.replace(to, "TARGET"))
+    assert publish(tmp_path / "prefix", "hf_export/first-4", "--dry-run", to=to) == 1
+    assert REVISIONS[4] not in (RevisionsFolder(to).names() if is_folder else hub.repositories[REPO].branches)
+    check_files(files_of("main"), exports[8], "main")
+    assert publish(tmp_path / "prefix", "hf_export/first-4", "hf_export/first-8", to=to) == 0
+    check_files(files_of(REVISIONS[4]), exports[4], REVISIONS[4])
+    capsys.readouterr()
+    assert publish(tmp_path / "prefix", "hf_export/first-4", "--rewind-main", "--dry-run", to=to) == 2
+    assert publish(tmp_path / "prefix", "hf_export/first-4", "--rewind-main", to=to) == 0
+    check_message(shortened(capsys.readouterr().out, tmp_path / "prefix").replace(to, "TARGET"))
+    check_files(files_of("main"), exports[4], "main")
+    assert publish(tmp_path / "prefix", "hf_export/first-4", to=to) == 0
 
 
 @pytest.mark.parametrize(
@@ -126,6 +171,8 @@ def test_a_lost_answer_or_a_busy_hub_leaves_one_commit_for_each_revision(tmp_pat
     assert len(hub.repositories[REPO].commits) == 1 + len(REVISIONS) + 1
 
 
+EARLIER = {"config.json": b"{}", "model.safetensors": b"earlier"}
+"""Files that main has before the first kill."""
 KILLS = (
     (rf"POST /api/models/{REPO}/branch/", True),
     (rf"PUT /lfs/{REPO}/", True),
@@ -152,22 +199,36 @@ def publish_and_kill(hub: HubServer, child: Any, place: tuple[str, bool] | None)
     assert int(child.stdout.readline()) == (0 if place is None else -signal.SIGKILL), place
 
 
+def publish_to_main(repository: Repository) -> None:
+    repository.branches["main"].append(repository.add("earlier", EARLIER))
+    repository.titles["main"].append("earlier")
+
+
+def check_whole_or_empty(repository: Repository, folder: Path) -> None:
+    """Check that no branch has another revision's files; one without a commit of its own is empty."""
+    for name in repository.branches.keys() - {"main"}:
+        files = {path.name: path.read_bytes() for path in (folder / name).iterdir()}
+        assert repository.files(name) == (files if repository.titles[name] else {})
+
+
 def test_a_publisher_killed_at_any_of_its_writes_is_resumed_without_a_second_commit(tmp_path, hub):
     for number, name in REVISIONS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(bytes([number]) * 1000)
         (tmp_path / name / "config.json").write_bytes(b"{}")
+    repository = hub.repositories[REPO] = Repository(is_private=False)
+    publish_to_main(repository)
     environment = os.environ | {"HF_HUB_DISABLE_XET": "1"}
     words = [sys.executable, "-m", "tests.hub_server.publisher", REPO, hub.url, str(tmp_path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
         for place in (*KILLS, None):
             publish_and_kill(hub, child, place)
+            check_whole_or_empty(repository, tmp_path)
         child.stdin.close()
         assert child.wait(60) == 0
-    repository = hub.repositories[REPO]
-    assert repository.titles == {"main": ["initial commit"]} | {name: [name] for name in REVISIONS.values()}
-    for name in REVISIONS.values():
-        assert repository.files(name) == {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+    assert repository.branches.keys() == {"main", *REVISIONS.values()}
+    assert repository.titles == {"main": ["initial commit", "earlier"]} | {name: [name] for name in REVISIONS.values()}
+    assert repository.files("main") == EARLIER
     uploads = [request for request in hub.requests if request.startswith("PUT")]
     assert len(uploads) == len(set(uploads)) == len(REVISIONS), "weights that are there are not uploaded again"
 
@@ -215,6 +276,7 @@ def test_without_a_login_nothing_is_made(tmp_path, hub, monkeypatch, capsys):
         ("hf_export/first-8", "--to", "folder"),
         ("hf_export/first-2",),
         ("hf_export/first-2", "--to", "hub:name"),
+        ("hf_export/first-2", "--to", "hub:foo/ba r"),
         ("hf_export/first-2", "--to", "gs://bucket/folder"),
         ("hf_export/first-2", "--to", "folder", "--private"),
     ],
@@ -278,6 +340,46 @@ def test_a_folder_gets_a_folder_for_each_revision(tmp_path, monkeypatch):
     assert (folder / "main" / "config.json").read_bytes() == exports[8]["config.json"]
 
 
+KILLED_AT_RENAME = """
+import os, sys
+from pathlib import Path
+from runtime.interop.revisions import Revision, RevisionFile, RevisionsFolder
+folder, file = sys.argv[1], Path(sys.argv[2])
+count, rename = 0, Path.rename
+def killed(path, target):
+    global count
+    count += 1
+    if count == 2:
+        os.kill(os.getpid(), 9)
+    return rename(path, target)
+Path.rename = killed
+RevisionsFolder(folder).write(Revision("main", "main", {file.name: RevisionFile.of(file)}), print)
+"""
+"""Writes main into a folder, and dies before its second rename."""
+
+
+def test_a_kill_between_the_renames_of_a_folder_loses_neither_the_old_nor_the_new(tmp_path):
+    old, new = tmp_path / "old" / "config.json", tmp_path / "new" / "config.json"
+    for file in (old, new):
+        file.parent.mkdir()
+        file.write_text(file.parent.name)
+    folder = RevisionsFolder(str(tmp_path / "published"))
+    revisions = [Revision("main", "main", {"config.json": RevisionFile.of(file)}) for file in (old, new)]
+    folder.write(revisions[0], print)
+    words = [sys.executable, "-c", KILLED_AT_RENAME, folder.address, str(new)]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / "published" / ".old-main" / "config.json").read_text() == "old"
+    assert folder.names() == ["main"]
+    assert folder.changes(revisions[0]) == (True, (), ())
+    assert folder.changes(revisions[1]) == (True, ("config.json",), ())
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / "published" / "main" / "config.json").read_text() == "old", "restored before anything else"
+    for revision, text in zip(revisions, ("old", "new"), strict=True):
+        folder.write(revision, print)
+        assert [path.name for path in (tmp_path / "published").iterdir()] == ["main"]
+        assert (tmp_path / "published" / "main" / "config.json").read_text() == text
+
+
 def test_two_exports_of_one_milestone_are_no_two_revisions(tmp_path, capsys):
     write_exports(tmp_path, names=("hf_export/first-2", "hf_export/again-2"))
     assert publish(tmp_path, "hf_export/*-2", to=str(tmp_path / "published")) == 1
@@ -288,4 +390,6 @@ def test_names_of_revisions_say_step_and_tokens_and_sort_by_step():
     assert revision_name("phoenix", 1_320_001, 5_536_000_000_000) == "phoenix-step1320001-tokens5T"
     assert revision_name("merge/last 50", 7, 999) == "merge-last-50-step7-tokens999"
     names = {revision_name("a", step, 1000 * step) for step in (1000, 9, 200)} | {"main", "refs-pr-1"}
+    assert is_ahead("a-step2-tokens1B", "a-step9-tokens999M") and is_ahead("a-step9-tokens1B", "b-step8-tokens1B")
+    assert not is_ahead("a-step9-tokens1B", "a-step9-tokens1B")
     assert [name.split("-")[1] for name in in_order(names)] == ["step9", "step200", "step1000"]

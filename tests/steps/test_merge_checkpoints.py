@@ -136,8 +136,9 @@ def test_a_phase_that_starts_from_a_merge_has_its_weights_and_counts_from_0(tmp_
     assert (run.step, run.consumed_tokens, len(run.metrics)) == (0, 0, 0)
 
 
-def test_an_export_of_a_merge_has_its_weights_and_says_so(tmp_path, run_alone):
-    start = merged(run_alone, (saved(tmp_path, 1), saved(tmp_path, 2)), (0.5, 0.5))
+def test_an_export_of_a_merge_has_its_weights_and_says_which_were_merged(tmp_path, run_alone):
+    checkpoints = [saved(tmp_path, seed, averages=("averaged",)) for seed in (1, 2)]
+    start = merged(run_alone, checkpoints, (0.5, 0.5), "averaged")
     tokenizer_file(tmp_path / "tokenizer.json")
     described = TokenizerResult(
         tokenizer="tokenizer.json", vocab_size=CONFIG.vocab_size, eos_token_id=0, bos_token_id=None, digest="0" * 64
@@ -148,7 +149,10 @@ def test_an_export_of_a_merge_has_its_weights_and_says_so(tmp_path, run_alone):
     expected = weights_of(start)
     for name, value in leaves_by_name(read_model(export.join(export.result.folder)).params).items():
         np.testing.assert_array_equal(value, expected[name])
-    assert "the weighted average of 2 checkpoints" in Path(export.path, "model/README.md").read_text()
+    assert (
+        "the weighted average of the EMA weights `averaged` of 2 checkpoints"
+        in Path(export.path, "model/README.md").read_text()
+    )
     assert (export.result.step, export.result.consumed_tokens) == (2, 200)
 
 
@@ -190,6 +194,16 @@ def test_weights_that_a_checkpoint_lacks_are_an_error(tmp_path, run_alone):
         merged(run_alone, (saved(tmp_path, 1), saved(tmp_path, 2)), (0.5, 0.5), "averaged")
 
 
+def test_averages_of_one_name_and_two_decays_do_not_merge(tmp_path, run_alone):
+    checkpoints = []
+    for seed, decay in ((1, 0.5), (2, 0.999)):
+        found = saved(tmp_path, seed, averages=("averaged",))
+        result = found.result.model_copy(update={"averages": (Ema(decay),)})
+        checkpoints.append(Input(name=found.name, digest=found.digest, path=found.path, result=result))
+    with expect_error(ValueError):
+        merged(run_alone, checkpoints, (0.5, 0.5), "averaged")
+
+
 FIRST = train_phase("first", a_phase(tokenized(OURS, "first"), model=WIDE, averages=(Ema(0.5),)))
 MERGE = recipe.merge("merge", [FIRST.at(step=4), FIRST])
 
@@ -222,6 +236,7 @@ def other(**changes: Any) -> Step[Any]:
         recipe.merge("merge", [FIRST, other(rope=LLAMA3_ROPE)]),
         recipe.merge("merge", [FIRST, other(cache=tokenized(OTHERS, "other"))]),
         recipe.merge("merge", [FIRST, other(averages=())], weights="averaged"),
+        recipe.merge("merge", [FIRST, other(averages=(Ema(0.999),))], weights="averaged"),
         dataclasses.replace(MERGE, resources=Tpu("v4-16")),
         recipe.export(MERGE, OURS, weights="averaged"),
         recipe.export(MERGE, OTHERS),

@@ -62,7 +62,8 @@ def draw_mixtures(
 
 def fit_law(shares: Shares, losses: Losses) -> MixtureLaw:
     """Fit each domain by ridge regression of log(loss - floor), at the floor and ridge of least leave-one-out error."""
-    fits = [_fit_domain(shares, losses[:, domain]) for domain in range(losses.shape[1])]
+    hats = {ridge: _hat(shares, ridge) for ridge in RIDGES}
+    fits = [_fit_domain(hats, losses[:, domain]) for domain in range(losses.shape[1])]
     floors, ridges, errors = (np.array(values) for values in zip(*fits, strict=True))
     offsets, slopes = _solved(shares, losses, floors, ridges)
     return MixtureLaw(floors, offsets, slopes, ridges, errors)
@@ -104,44 +105,82 @@ def projected(point: Bounds, lower: Bounds, upper: Bounds) -> Bounds:
 
 @dataclasses.dataclass(frozen=True)
 class SearchedMixture:
-    """The best mixture, with 90 % intervals over resampled proxies."""
+    """The best mixture, with 90 % intervals: of shares over resampled proxies, of the gain over resampled errors."""
 
     shares: Float[np.ndarray, "sources"]
     share_intervals: Float[np.ndarray, "2 sources"]
     gain: float
-    """Predicted fall of the mean loss against the first proxy's mixture."""
+    """Predicted fall of the mean loss against the first proxy's mixture, less what the choice of the best adds."""
     gain_interval: tuple[float, float]
 
 
 def search(
     law: MixtureLaw, shares: Shares, losses: Losses, lower: Bounds, upper: Bounds, *, num_bootstraps: int, seed: int
 ) -> SearchedMixture:
-    """Return the best mixture within the bounds; each bootstrap sample is fitted and searched again."""
+    """Return the best mixture within the bounds, and its gain without the optimism of a choice by the same proxies."""
     best = best_mixture(law, lower, upper)
     rng = np.random.default_rng(seed)
-    found, gains = [], []
+    found = []
     for _ in range(num_bootstraps):
         chosen = rng.integers(0, len(shares), len(shares))
-        again = refit(law, shares[chosen], losses[chosen])
-        found.append(best_mixture(again, lower, upper))
-        gains.append(_gain(again, shares[0], best))
-    low, high = np.percentile(gains, INTERVAL)
+        found.append(best_mixture(refit(law, shares[chosen], losses[chosen]), lower, upper))
     intervals = np.percentile(np.stack(found), INTERVAL, axis=0)
-    return SearchedMixture(best, intervals, _gain(law, shares[0], best), (float(low), float(high)))
+    gain = _gain(law, shares[0], best)
+    logs = np.log(losses - law.floors)
+    even = dataclasses.replace(law, offsets=logs.mean(axis=0), slopes=np.zeros_like(law.slopes))
+    noise, bounds = _noise(law, shares, logs), (lower, upper)
+    optimism = [_optimism(world, noise, shares, bounds, num_bootstraps, rng) for world in (law, even)]
+    low, high = (np.percentile(optimism, percentile, axis=1) for percentile in INTERVAL)
+    return SearchedMixture(
+        best, intervals, gain - float(np.median(optimism)), (float(gain - high.max()), float(gain - low.min()))
+    )
+
+
+def _noise(law: MixtureLaw, shares: Shares, logs: Losses) -> Losses:
+    """Return the errors of a domain's logarithms, for fits without their proxy, or, if smaller, their deviations."""
+    hats = [_hat(shares, ridge) for ridge in law.ridges]
+    errors = np.stack(
+        [(values - hat @ values) / (1 - np.diag(hat)) for values, hat in zip(logs.T, hats, strict=True)], axis=1
+    )
+    errors -= errors.mean(axis=0)
+    deviations = logs - logs.mean(axis=0)
+    noise: Losses = np.where(errors.std(axis=0) < deviations.std(axis=0), errors, deviations)
+    return noise
+
+
+def _optimism(
+    world: MixtureLaw,
+    noise: Losses,
+    shares: Shares,
+    bounds: tuple[Bounds, Bounds],
+    num_bootstraps: int,
+    rng: np.random.Generator,
+) -> list[float]:
+    """Return by how much searches in a world whose law is known predict more than the gain of what they find.
+
+    Each one fits and searches the losses of the world with resampled noise. The law of the proxies alone is too kind a
+    world: where no mixture matters, it has an effect. So `search` takes the wider of this one and one without effect.
+    """
+    found = []
+    for _ in range(num_bootstraps):
+        logs = world.offsets + shares @ world.slopes + noise[rng.integers(0, len(shares), len(shares))]
+        law = fit_law(shares, world.floors + np.exp(logs))
+        best = best_mixture(law, *bounds)
+        found.append(_gain(law, shares[0], best) - _gain(world, shares[0], best))
+    return found
 
 
 def _gain(law: MixtureLaw, before: Bounds, after: Bounds) -> float:
     return float(law.predicted(before).mean() - law.predicted(after).mean())
 
 
-def _fit_domain(shares: Shares, losses: Float[np.ndarray, "proxies"]) -> tuple[float, float, float]:
-    """Return floor, ridge and leave-one-out error of the best fit of one domain."""
+def _fit_domain(hats: Mapping[float, np.ndarray], losses: Float[np.ndarray, "proxies"]) -> tuple[float, float, float]:
+    """Return floor, ridge and leave-one-out error of the best fit of one domain; `hats` are by ridge."""
     found = []
     for part in FLOORS:
         floor = part * losses.min()
         logs = np.log(losses - floor)
-        for ridge in RIDGES:
-            hat = _hat(shares, ridge)
+        for ridge, hat in hats.items():
             left_out = logs - (logs - hat @ logs) / (1 - np.diag(hat))
             error = np.sqrt(np.mean((floor + np.exp(left_out) - losses) ** 2))
             found.append((float(error), float(floor), ridge))

@@ -39,7 +39,10 @@ def test_the_card_says_each_fact_in_its_place(tmp_path, changes, kind, weights):
     assert json.loads((tmp_path / "training.json").read_text()) == dataclasses.asdict(card)
 
 
-def test_the_card_of_a_merge_says_so():
-    lines = dataclasses.replace(HOT, num_merged=5).markdown().splitlines()
-    assert "- Weights: **hot** (the weighted average of 5 checkpoints), stored as bfloat16." in lines
+@pytest.mark.parametrize(
+    ("weights", "which"), [("hot", "weights as last trained"), ("averaged", "EMA weights `averaged`")]
+)
+def test_the_card_of_a_merge_names_the_weights_that_were_merged(weights, which):
+    lines = dataclasses.replace(HOT, num_merged=5, merged_weights=weights).markdown().splitlines()
+    assert f"- Weights: **merged** (the weighted average of the {which} of 5 checkpoints), stored as bfloat16." in lines
     assert f"- Merge `{'a' * 64}`" in lines

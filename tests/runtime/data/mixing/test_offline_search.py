@@ -67,6 +67,20 @@ def test_intervals_hold_the_truth_and_widen_with_noise():
     assert widths[1] > 3 * widths[0]
 
 
+def test_where_no_mixture_matters_the_interval_of_the_gain_holds_0_and_the_gain_is_nearer_to_it():
+    held, predicted, corrected = 0, 0.0, 0.0
+    for seed in range(8):
+        shares, losses = swarm(12, seed)
+        losses = 2 + 0.01 * np.random.default_rng(100 + seed).normal(size=losses.shape)
+        law = fit_law(shares, losses)
+        found = search(law, shares, losses, shares.min(axis=0), shares.max(axis=0), num_bootstraps=20, seed=0)
+        held += found.gain_interval[0] <= 0 <= found.gain_interval[1]
+        predicted += law.predicted(shares[0]).mean() - law.predicted(found.shares).mean()
+        corrected += found.gain
+    assert held >= 7
+    assert predicted > 8 * 0.002 and abs(corrected) < 0.6 * predicted
+
+
 def test_a_projection_is_the_nearest_point_within_the_bounds():
     rng = np.random.default_rng(0)
     lower, upper = np.array([0.1, 0.0, 0.2, 0.0]), np.array([0.3, 0.5, 0.9, 0.05])
