@@ -18,6 +18,7 @@ from marin_dag.code.objects import (
     is_fresh,
     is_own,
     is_plain_value,
+    is_wrapped,
     operands,
     passed_by,
     plain_names,
@@ -224,26 +225,8 @@ class _Finder:
             case ast.comprehension(iter=values) | ast.For(iter=values):
                 self._ask_items(values)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                for decorator in node.decorator_list:
-                    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-                    if not is_accessor(called):
-                        self._call(called)
-                    if isinstance(decorator, ast.Call):
-                        self.factories.update(dict.fromkeys(targets_of(self.module, called)))
-                        for argument in (each for passed in decorator.args for each in passed_by(passed)):
-                            self.passed.update(dict.fromkeys(targets_of(self.module, argument)))
-                if isinstance(node, ast.ClassDef):
-                    if is_enum(node):
-                        self.instance(node, is_made=True)  # of its members
-                    for item in node.body:
-                        if isinstance(item, ast.Assign) and isinstance(item.value, ast.Name | ast.Attribute):
-                            self.passed.update(dict.fromkeys(targets_of(self.module, item.value)))
-                    for base in node.bases:
-                        self._derive(base)
-                    for keyword in node.keywords:
-                        if keyword.arg == "metaclass":
-                            self._call(keyword.value)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if self.is_top and self._is_wrapped(name):
+                self._define(node)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if self.is_top and is_wrapped(self.module, name):
                 self.changes = True  # `function.defvjp(...)` of a function that a package has wrapped
             case ast.Call(func=function, args=args, keywords=keywords):
                 given = [*args, *(each.value for each in keywords)]
@@ -271,6 +254,28 @@ class _Finder:
                 (target, (*chain, INSTANCE)) for each in made for target, chain in targets_of(self.module, each)
             ]
             self.asked.update(dict.fromkeys(instances))
+
+    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        """Follow the decorators of a definition, and the making of a class."""
+        for decorator in node.decorator_list:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if not is_accessor(called):
+                self._call(called)
+            if isinstance(decorator, ast.Call):
+                self.factories.update(dict.fromkeys(targets_of(self.module, called)))
+                for argument in (each for passed in decorator.args for each in passed_by(passed)):
+                    self.passed.update(dict.fromkeys(targets_of(self.module, argument)))
+        if isinstance(node, ast.ClassDef):
+            if is_enum(node):
+                self.instance(node, is_made=True)  # of its members
+            for item in node.body:
+                if isinstance(item, ast.Assign) and isinstance(item.value, ast.Name | ast.Attribute):
+                    self.passed.update(dict.fromkeys(targets_of(self.module, item.value)))
+            for base in node.bases:
+                self._derive(base)
+            for keyword in node.keywords:
+                if keyword.arg == "metaclass":
+                    self._call(keyword.value)
 
     def _change(self, target: ast.expr, *, is_grown: bool = False) -> None:
         """Follow a change of what a name, its attributes and items lead to; `x += y` may change x itself."""
@@ -388,13 +393,6 @@ class _Finder:
         is_super = isinstance(root, ast.Call) and isinstance(root.func, ast.Name) and root.func.id == "super"
         is_read = isinstance(function, ast.Attribute) and function.attr in READERS and self._is_plain(root)
         self.is_loud |= not (is_super or is_read)
-
-    def _is_wrapped(self, name: str) -> bool:
-        """Return whether a name is a function of the module that decorators of packages wrap."""
-        statements = self.module.definitions.get(name, ())
-        return bool(statements) and all(
-            isinstance(each, ast.FunctionDef) and each.decorator_list for each in statements
-        )
 
     def _is_plain(self, value: ast.expr) -> bool:
         return is_plain_value(self.module, value, {*plain_names(self.module), *self.plain, *self.made})

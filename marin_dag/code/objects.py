@@ -92,6 +92,12 @@ def is_bound(module: Module, name: str) -> bool:
     return name in module.definitions or name in module.imports
 
 
+def is_wrapped(module: Module, name: str) -> bool:
+    """Return whether a name is a function of the module that decorators of packages wrap."""
+    found = module.definitions.get(name, ())
+    return bool(found) and all(isinstance(each, ast.FunctionDef) and each.decorator_list for each in found)
+
+
 def written(called: Called) -> str:
     target, chain = called
     return ".".join([str(target).replace(":", "."), *chain])

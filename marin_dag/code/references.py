@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from marin_dag.code.guards import catches_imports, guarded_by
 from marin_dag.code.normal_form import readable
 from marin_dag.code.opaque import OPAQUE_ATTRIBUTES, OPAQUE_NAMES, OPAQUE_VALUES, PASSED_ON, opaque_call, opaque_in
 from marin_dag.code.syntax import (
@@ -15,10 +16,8 @@ from marin_dag.code.syntax import (
     absolute,
     arguments_of,
     bindings_of,
-    catches_imports,
     children,
     dotted,
-    guarded_by,
     imported,
     loaded_by,
     nodes_of,
@@ -47,8 +46,9 @@ _MAKERS_OF_TYPES = frozenset({
 """Functions that evaluate the types that texts among their arguments spell."""
 
 _FOLLOWED = frozenset({
-    ast.AnnAssign, ast.AsyncFunctionDef, ast.Attribute, ast.Call, ast.ClassDef, ast.DictComp, ast.FunctionDef,
-    ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.Name, ast.SetComp, ast.Subscript, ast.Try, ast.TryStar, ast.With,
+    ast.AnnAssign, ast.AsyncFunctionDef, ast.AsyncWith, ast.Attribute, ast.Call, ast.ClassDef, ast.DictComp,
+    ast.FunctionDef, ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.Name, ast.SetComp, ast.Subscript, ast.Try,
+    ast.TryStar, ast.With,
 })  # fmt: skip
 """Kinds of nodes that mean more than their children."""
 
@@ -205,8 +205,8 @@ class Scanner:
                 self._visit(node.value, Aspect.FULL)
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
-            case ast.Try() | ast.TryStar() | ast.With():
-                self.guarded += guarded_by(node, self.module.package)
+            case ast.Try() | ast.TryStar() | ast.With() | ast.AsyncWith():
+                self.guarded += guarded_by(node, self.module, lambda each: self._full_names(*dotted(each)))
                 self.guarded_calls += self._calls_in(node.body) if catches_imports(node) else ()
                 self._children(node, aspect)
             case ast.Call():

@@ -169,27 +169,6 @@ def loaded_by(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[
     yield from (f"{base}.{alias.name}" for alias in statement.names if alias.name != "*")
 
 
-def guarded_by(node: ast.Try | ast.TryStar | ast.With, package: str) -> Iterator[str]:
-    """Yield the modules that a statement imports: whether such an import fails may decide what the code does."""
-    for inner in (each for statement in node.body for each in nodes_of(statement)):
-        if isinstance(inner, ast.Import | ast.ImportFrom):
-            yield from loaded_by(inner, package)
-
-
-_CATCHING = frozenset({"BaseException", "Exception", "ImportError", "ModuleNotFoundError"})
-
-
-def catches_imports(node: ast.Try | ast.TryStar | ast.With) -> bool:
-    """Return whether a statement catches what a failed import raises, by how such exceptions are spelt."""
-    if isinstance(node, ast.With):
-        return any(not _CATCHING.isdisjoint(_names(each.context_expr)) for each in node.items)
-    return any(each.type is None or not _CATCHING.isdisjoint(_names(each.type)) for each in node.handlers)
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    yield from (each.id for each in nodes_of(node) if isinstance(each, ast.Name))
-
-
 def absolute(name: str, level: int, package: str) -> str:
     """Return what `name` after `level` dots means inside `package`."""
     if not level:

@@ -39,7 +39,7 @@ class HubRepository:
         return sorted(self._retried(self._heads, lambda problem: None))
 
     def held_by_main(self) -> str | None:
-        return self._asked(self._held, lambda problem: None)
+        return self._retried(self._held, lambda problem: None)
 
     def changes(self, revision: Revision) -> Changes:
         return self._retried(lambda: self._compared(revision)[0], lambda problem: None)

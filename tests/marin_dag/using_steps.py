@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from marin_dag.graph.step import StepContext, step
 
 FILE, MODULE = "beside.txt", "beside_module.py"
+LEAST_LENGTH = 0
 
 
 class UseConfig(BaseModel, frozen=True, extra="forbid"):
@@ -106,7 +107,7 @@ UNCOVERED: dict[str, Callable[[str], int]] = {
     "variable by getenv": lambda path: int(os.getenv("SOME_SETTING") or "0"),
 }
 COVERED: dict[str, Callable[[str], int]] = {
-    "nothing": lambda path: 0,
+    "nothing": lambda path: LEAST_LENGTH,
     "temporary file": _temporary,
     "machine": lambda path: len(Path("/etc/hostname").read_text() + Path("/proc/self/status").read_text()) * 0,
     "traceback": _traceback_of_another_file,

@@ -12,6 +12,7 @@ from marin_dag.run.task import Backend
 from marin_dag.run.usage import _furniture, _python_of
 from marin_dag.store.prefix import open_store
 from tests.catalogue import check_message
+from tests.marin_dag import using_steps
 from tests.marin_dag.run.test_driver import record, run
 from tests.marin_dag.using_steps import COVERED, FILE, MODULE, UNCOVERED, UseConfig, strict, using, using_in_shards
 
@@ -95,6 +96,22 @@ def test_a_kind_can_refuse_it(prefix: str) -> None:
     assert failure.error_type == "UncoveredError"
     check_message(failure.error)
     assert run(prefix, [strict("other", UseConfig(how="code"))])[0] == 0
+
+
+def test_a_constant_that_a_recipe_sets_in_a_module_of_its_steps_is_seen(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(using_steps, "LEAST_LENGTH", 3)
+    item, refused = using("step", UseConfig(how="nothing")), strict("strict", UseConfig(how="nothing"))
+    code, display = run(prefix, [item])
+    assert code == 0
+    assert record(prefix, item).result == {"length": 3}
+    (found,) = record(prefix, item).provenance.uncovered
+    assert found in display.text
+    assert run(prefix, [refused])[0] == 1
+    (failure,) = Records(open_store(prefix)).failures(refused.key)
+    assert failure.error_type == "UncoveredError"
+    check_message(failure.error)
 
 
 def test_each_later_plan_shows_it(prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
