@@ -78,7 +78,7 @@ VALIDATION_ITEMS = 500
 """Items of each task that a phase measures while it trains."""
 Tasks = Sequence[str | TaskSpec | Sequence[TaskSpec]]
 """Names of lm-eval's tasks, such as "piqa"; specs; or suites, such as `LAPTOP_TASKS`."""
-FOLLOW = {train_phase: (ema_eval, sample)}
+FOLLOW = {train_phase: (ema_eval, sample), merge_checkpoints: (ema_eval, sample)}
 """Steps that a fork on the command line repeats: it is evaluated, and writes texts, like its base."""
 COMMANDS = tuple(
     module.COMMAND

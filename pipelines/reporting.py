@@ -16,10 +16,11 @@ from runtime.report.recipe import Change, described
 from steps.ema_eval import ema_eval
 from steps.hf_export import hf_export
 from steps.joined_scores import SCORING_KINDS, whole_scores
+from steps.merge_checkpoints import merge_checkpoints
 from steps.phase_config import chosen_settings
 from steps.phase_timeline import changes
 from steps.report import report
-from steps.report_config import ReportConfig, phase_of
+from steps.report_config import ReportConfig
 from steps.sample import sample
 from steps.tokenize import tokenize
 from steps.train_phase import train_phase
@@ -27,7 +28,9 @@ from steps.train_phase import train_phase
 STAGE_OF_KIND = {
     "extract": "extract", "filter_documents": "filter", "dedup": "dedup", "decontaminate": "decontaminate",
 }  # fmt: skip
-RESULT_KINDS = (ema_eval, sample, hf_export, *SCORING_KINDS)
+MEASURED_KINDS = (ema_eval, sample, hf_export)
+RESULT_KINDS = (*MEASURED_KINDS, *SCORING_KINDS)
+TRAINED_KINDS = (train_phase, merge_checkpoints)
 FORKS = "report/forks"
 ABSENT = "Not on this page, since they failed or cannot start"
 
@@ -63,8 +66,8 @@ def report_on(
     evaluations = {step.config.phase.step.name: step for step in shown if step.kind is ema_eval}
     caches = _first_caches((*phases.values(), *evaluations.values()))
     scores = _scores_by_export(shown)
-    every = _by_phase(dict.fromkeys([*shown, *(step.config.export.step for step in scores.values())]), hf_export)
-    exports = {name: step for name, step in every.items() if phase_of(name, phases) in phases}
+    exports = _by_phase(dict.fromkeys([*shown, *(step.config.export.step for step in scores.values())]), hf_export)
+    measured = [step.config.phase.step.name for step in (*shown, *exports.values()) if step.kind in MEASURED_KINDS]
     return report(
         name,
         ReportConfig(
@@ -74,6 +77,7 @@ def report_on(
             main_line=tuple(main_line_of(run_phases_in(phases), forks or ())),
             phases=phases,
             parents=parents_of(phases),
+            others=tuple(name for name in dict.fromkeys(measured) if name not in phases),
             forks=dict(forks or {}),
             fork_reasons=dict(fork_reasons or {}),
             mixtures={phase: step.config.mixture for phase, step in phases.items()},
@@ -81,8 +85,8 @@ def report_on(
             untrained={phase: step.config.model for phase, step in phases.items() if step.config.start is None},
             recipe=recipe_of(phases, labels),
             labels=dict(labels),
-            evaluations={phase: step for phase, step in evaluations.items() if phase in phases},
-            texts={name: step for name, step in _by_phase(shown, sample).items() if phase_of(name, phases) in phases},
+            evaluations=evaluations,
+            texts=_by_phase(shown, sample),
             exports=exports,
             scores={name: scores[step.name] for name, step in exports.items() if step.name in scores},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
@@ -110,14 +114,15 @@ def fork_report(graph: Graph, every: Sequence[Fork], absent: Sequence[Fork]) -> 
     forks = {
         name: base
         for name, base in bases.items()
-        if graph.step(name).kind is train_phase and _leads_to(base, shown.phases, bases)
+        if graph.step(name).kind in TRAINED_KINDS and _leads_to(base, (*shown.phases, *shown.others), bases)
     }
     if not forks:
         return ()
+    phases = {name: base for name, base in forks.items() if graph.step(name).kind is train_phase}
     results = [graph.step(item.step.name) for _, item in written.inputs if item.step.kind in RESULT_KINDS]
     at_end = [step for step in graph.steps if step.kind in (ema_eval, sample) and step.background is None]
     results += [step for step in at_end if step.config.phase.step.name in forks]
-    listed = ", ".join(fork.name for fork in absent if graph.step(fork.name).kind is train_phase)
+    listed = ", ".join(fork.name for fork in absent if graph.step(fork.name).kind in TRAINED_KINDS)
     page = report_on(
         results,
         name=FORKS,
@@ -125,9 +130,9 @@ def fork_report(graph: Graph, every: Sequence[Fork], absent: Sequence[Fork]) -> 
         introduction=f"{shown.introduction} {ABSENT}: {listed}." if listed else shown.introduction,
         command=shown.command,
         labels=shown.labels,
-        further_phases=[graph.step(name) for name in (*shown.phases, *forks)],
-        forks=forks,
-        fork_reasons={fork.name: fork.reason for fork in every if fork.name in forks and fork.reason},
+        further_phases=[graph.step(name) for name in (*shown.phases, *phases)],
+        forks=phases,
+        fork_reasons={fork.name: fork.reason for fork in every if fork.name in phases and fork.reason},
     )
     page.declared = None  # no line of a source file declares it
     return (page,)
@@ -142,11 +147,11 @@ def _first_caches(readers: Iterable[Step]) -> dict[str, Step]:
     return found
 
 
-def _leads_to(base: str, phases: Collection[str], bases: Mapping[str, str]) -> bool:
-    """Return whether a fork's base is a phase of the report, or a fork of one."""
-    while base in bases and base not in phases:
+def _leads_to(base: str, shown: Collection[str], bases: Mapping[str, str]) -> bool:
+    """Return whether a fork's base is on the report, or a fork of what is."""
+    while base in bases and base not in shown:
         base = bases[base]
-    return base in phases
+    return base in shown
 
 
 def _by_phase(results: Iterable[Step], kind: StepKind[Any, Any]) -> dict[str, Step]:

@@ -31,6 +31,8 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     phases: dict[str, Input[TrainPhaseResult]]
     parents: dict[str, str]
     """Phase -> the phase it starts from."""
+    others: tuple[str, ...] = ()
+    """Merged and imported weights that results are of, which no phase of the page trained."""
     forks: dict[str, str] = {}
     """Branch that was made on the command line -> the phase that it repeats with other settings; any number."""
     fork_reasons: dict[str, str] = {}

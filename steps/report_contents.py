@@ -21,6 +21,7 @@ from runtime.report.contents import (
     Evaluation,
     Export,
     HeatWindow,
+    OtherWeights,
     Phase,
     PhaseAlarm,
     PhaseText,
@@ -48,7 +49,8 @@ def contents_of(config: ReportConfig) -> Report:
     logs = {name: readings.read_log(phase.join(phase.result.metrics)) for name, phase in config.phases.items()}
     order = _order(config)
     phases = _phases(config, order, logs, draws)
-    exports = sorted(config.exports, key=lambda name: (order.index(phase_of(name, order)), name))
+    names = [*order, *config.others]
+    exports = sorted(config.exports, key=lambda name: (names.index(phase_of(name, names)), name))
     predictions = _predictions(config, order)
     branches_first = sorted(phases, key=lambda phase: phase.is_main)  # the newest moment is that of the final model
     shown = [phase.name for phase in branches_first if phase.same_as is None and phase.name in predictions]
@@ -57,17 +59,18 @@ def contents_of(config: ReportConfig) -> Report:
         introduction=config.introduction,
         command=config.command,
         phases=phases,
+        others=tuple(_other_weights(config, name) for name in config.others),
         evaluations=tuple(
-            _evaluation(config, name, predictions.get(name)) for name in order if name in config.evaluations
+            _evaluation(config, name, predictions.get(name)) for name in names if name in config.evaluations
         ),
         texts=tuple(
             text
-            for phase in order
+            for phase in names
             for name, written in config.texts.items()
-            if phase_of(name, order) == phase
+            if phase_of(name, names) == phase
             for text in texts_of(phase, written.result)
         ),
-        exports=tuple(_export(name, phase_of(name, order), config.exports[name]) for name in exports),
+        exports=tuple(_export(name, phase_of(name, names), config.exports[name]) for name in exports),
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
         stages=_stages(config),
         caches=_caches(config),
@@ -200,6 +203,14 @@ def _phases(
             num_targets=logs[name].num_targets_after(start_step),
         )
     return tuple(made.values())
+
+
+def _other_weights(config: ReportConfig, name: str) -> OtherWeights:
+    """Return merged or imported weights as the first of their results counts their steps and tokens."""
+    results: list[Input[Any]] = [config.evaluations[name]] if name in config.evaluations else []
+    names = (*config.phases, *config.others)
+    results += [found for each, found in {**config.exports, **config.texts}.items() if phase_of(each, names) == name]
+    return OtherWeights(name, results[0].result.step, results[0].result.consumed_tokens)
 
 
 def _start_step(config: ReportConfig, name: str, parent: Phase) -> int:

@@ -86,6 +86,17 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
+class OtherWeights:
+    """Merged or imported weights with results on the page, which no phase of it trained."""
+
+    name: str
+    step: int
+    consumed_tokens: int
+    is_main: bool = False
+    same_as: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class WindowLosses:
     """Losses of single held-out windows, and the size of all evaluated text, by domain."""
 
@@ -340,6 +351,12 @@ class Report:
     moments: tuple[str, ...] = ()
     """Phases with their weights (`name_of_weights`) whose predictions `windows` have: branches, then the main line."""
     windows: tuple[HeatWindow, ...] = ()
+    others: tuple[OtherWeights, ...] = ()
+
+    @property
+    def models(self) -> tuple[Phase | OtherWeights, ...]:
+        """All that has results: the phases, then the weights that none of them trained."""
+        return (*self.phases, *self.others)
 
     @property
     def main_line(self) -> tuple[Phase, ...]:
@@ -367,7 +384,7 @@ class Report:
         """Held-out domains of all evaluations, sorted."""
         return tuple(sorted({domain for evaluation in self.evaluations for domain in evaluation.hot}))
 
-    def evaluation_of(self, phase: Phase) -> Evaluation | None:
+    def evaluation_of(self, phase: Phase | OtherWeights) -> Evaluation | None:
         """Return the evaluation of a phase, if there is one."""
         return next((item for item in self.evaluations if item.phase == phase.name), None)
 

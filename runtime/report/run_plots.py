@@ -9,7 +9,7 @@ from bokeh.models import Range1d
 from markupsafe import Markup
 
 from runtime.optim.ema import HOT
-from runtime.report.contents import Phase, Report, leading
+from runtime.report.contents import OtherWeights, Phase, Report, leading
 from runtime.report.curve_plots import BATCH, LOSS, RATE, SOURCE_LOSS, Line, line_panels
 from runtime.report.figure import figure
 from runtime.report.panel import (
@@ -88,7 +88,7 @@ def domains(report: Report, caption: str) -> Markup:
     """Return bits per byte of each domain at the end of the phases; of a branch those of its best weights."""
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     points = []
-    for phase in report.phases:
+    for phase in report.models:
         if phase.name in found and phase.same_as is None:
             evaluation = found[phase.name]
             kept = evaluation.averages or {HOT: evaluation.hot}
@@ -101,7 +101,7 @@ def domains(report: Report, caption: str) -> Markup:
 
 def scores(report: Report, caption: str) -> Markup:
     """Return one accuracy for each task of the exported models."""
-    phases = {phase.name: phase for phase in report.phases}
+    phases = {phase.name: phase for phase in report.models}
     exports = {export.name: export for export in report.exports}
     points = []
     for score in leading(report.scores):
@@ -113,7 +113,12 @@ def scores(report: Report, caption: str) -> Markup:
 
 
 def _point(
-    phase: Phase, weights: str, measure: str, value: float, stderr: float | None = None, chance: float | None = None
+    phase: Phase | OtherWeights,
+    weights: str,
+    measure: str,
+    value: float,
+    stderr: float | None = None,
+    chance: float | None = None,
 ) -> ScorePoint:
     """Return a point at the end of a phase; those of branches are not joined."""
     series = BRANCHES if not phase.is_main else "weights" if weights == HOT else weights

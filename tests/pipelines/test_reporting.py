@@ -2,10 +2,12 @@
 
 from pydantic import BaseModel
 
+from marin_dag.graph.fork import Fork
+from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import StepContext, step
 from pipelines import recipe
 from pipelines.phases import parents_of, phases_in, run_phases_in
-from pipelines.reporting import recipe_of, report_on
+from pipelines.reporting import fork_report, recipe_of, report_on
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.task import Task
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
@@ -135,6 +137,23 @@ def test_the_scores_of_an_export_bring_the_export_and_two_for_one_are_refused():
     assert list(config.exports) == list(config.scores) == ["kestrel"]
     with expect_error(ValueError):
         report_on([piqa, boolq], title="", introduction="")
+
+
+def test_a_merge_and_its_fork_are_on_the_report_with_all_that_was_measured_of_them():
+    line = [published_phase(name, step.config) for name, step in phases().items()][:1]
+    line.append(line[0].fork("z_loss", z_loss=1e-4))
+    merged = recipe.merge("merged", line)
+    words = tokenizer("tokenizer", WeightsConfig(folder=""))
+    model = recipe.export(merged, words)
+    page = report_on([*recipe.evaluate([*line, merged], caches={}), model], title="", introduction="")
+    config = page.config
+    assert config.others == ("merged",) and list(config.phases) == ["kestrel", "z_loss"]
+    assert list(config.evaluations) == ["kestrel", "z_loss", "merged"] and list(config.exports) == ["merged"]
+    assert list(report_on([model], title="", introduction="").config.others) == ["merged"]
+    fork = merged.fork("m3", coefficients=(0.3, 0.7))
+    made = Fork(name="m3", base="merged", changes={}, author="ada", reason="", created="")
+    (with_fork,) = fork_report(Graph([page, *recipe.evaluate([fork], caches={})]), [made], [])
+    assert with_fork.config.others == ("merged", "m3") and not with_fork.config.forks
 
 
 def test_texts_after_two_lists_of_prompts_are_on_the_report_also_of_a_phase_with_a_folder_in_its_name():

@@ -59,6 +59,23 @@ def test_every_average_that_was_measured_is_in_the_report_by_its_name(tmp_path):
     }  # fmt: skip
 
 
+def test_merged_weights_have_their_row_in_each_table_and_their_point_in_each_plot(tmp_path):
+    config, names = example(tmp_path), ("merged", "lent")
+    changes = {
+        kind: {**(of_kind := getattr(config, kind)), **dict.fromkeys(names, of_kind["ocelot"])}
+        for kind in ("exports", "scores", "texts")
+    }
+    changes["evaluations"] = {**config.evaluations, "merged": evaluation(tmp_path, "merged")}
+    contents = contents_of(config.model_copy(update={"others": names, **changes}))
+    assert [(each.name, each.step) for each in contents.others] == [("merged", 1), ("lent", 60)]
+    assert [each.phase for each in contents.evaluations] == ["kestrel", "ocelot", "merged"]
+    assert [(each.name, each.phase) for each in contents.exports] == [(each, each) for each in ("ocelot", *names)]
+    assert [each.phase for each in contents.texts] == ["ocelot", *names]
+    page = render(contents)
+    assert '<th scope="row">↳ merged</th><td>weights</td>' in page and "merged after step 1: 1.2500" in page
+    assert "lent, averaged after step 60" in page
+
+
 def test_two_names_of_one_record_are_shown_as_one_run(tmp_path):
     config = example(tmp_path)
     twice = {**config.phases, "spoonbill_again": config.phases["spoonbill"]}
