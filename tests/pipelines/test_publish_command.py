@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -46,8 +47,9 @@ def publish(prefix: Path, *words: str, to: str = f"hub:{REPO}") -> int:
 
 
 def shortened(text: str, prefix: Path) -> str:
-    """Return a text without the program that runs the tests and without the prefix."""
-    return text.replace(" ".join(program_words()), "python RECIPE.py").replace(str(prefix), "PREFIX")
+    """Return a text without the program that runs the tests, the prefix and the digests of exports."""
+    text = text.replace(" ".join(program_words()), "python RECIPE.py").replace(str(prefix), "PREFIX")
+    return re.sub(r"(hf_export/[a-z]+-\d+)-[0-9a-f]{8}/", r"\1-<hex>/", text)
 
 
 def check_published(repository: Repository, exports: dict[int, dict[str, bytes]], newest: int) -> None:
