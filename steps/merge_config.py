@@ -2,7 +2,7 @@
 
 import math
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ValidationInfo, field_validator
 
 from marin_dag.graph.step import Input
 from runtime.optim.ema import HOT
@@ -15,7 +15,7 @@ TOLERANCE = 1e-6
 class MergeCheckpointsConfig(BaseModel, frozen=True, extra="forbid"):
     """The weights to average: of milestones of a phase, of branches, or of imports, all of one model."""
 
-    checkpoints: tuple[Input[TrainPhaseResult], ...] = Field(min_length=2)
+    checkpoints: tuple[Input[TrainPhaseResult], ...]
     coefficients: tuple[float, ...]
     """Share of each checkpoint in the sum: positive, and 1 together."""
     weights: str = HOT
@@ -24,6 +24,8 @@ class MergeCheckpointsConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("checkpoints")
     @classmethod
     def _check_distinct(cls, checkpoints: tuple[Input[TrainPhaseResult], ...]) -> tuple[Input[TrainPhaseResult], ...]:
+        if len(checkpoints) < 2:  # `Field(min_length=2)` would count only those that are of the right type
+            raise ValueError(f"there are {len(checkpoints)}; a merge takes at least two checkpoints.")
         for checkpoint in checkpoints:
             if sum(other.key == checkpoint.key for other in checkpoints) > 1:
                 raise ValueError(f"{checkpoint.typed} is listed twice; list it once, with the sum of its coefficients.")
@@ -38,7 +40,7 @@ class MergeCheckpointsConfig(BaseModel, frozen=True, extra="forbid"):
         if not all(value > 0 for value in coefficients):
             raise ValueError(f"they are {coefficients}; each must be above 0. Remove checkpoints that have no share.")
         total = math.fsum(coefficients)
-        if not abs(total - 1) <= TOLERANCE:
+        if coefficients and not abs(total - 1) <= TOLERANCE:  # none: `checkpoints` is refused already
             raise ValueError(f"their sum is {total:g}; divide each by it, so that they add up to 1.")
         return coefficients
 

@@ -30,7 +30,8 @@ def call(prefix: Path, *arguments: str) -> int:
 
 
 def with_forks(prefix: Path) -> Graph:
-    recipe = Graph(build(argparse.Namespace(scale="laptop", corpus=None, on=None, tokens=None, hours=None, compile=False, dry_run=True)))
+    given = {"scale": "laptop", "corpus": None, "compile": False, "dry_run": True}
+    recipe = Graph(build(argparse.Namespace(**given, on=None, tokens=None, hours=None)))
     return Forks(open_store(str(prefix)), "tootsie", FOLLOW, with_forks=fork_report).added_to(recipe)
 
 

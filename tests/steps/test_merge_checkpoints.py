@@ -35,7 +35,7 @@ from runtime.training.checkpoint_reader import CheckpointError
 from steps.ema_eval import EmaEvalResult
 from steps.hf_export import HfExportConfig, hf_export
 from steps.merge_checkpoints import merge_checkpoints
-from steps.merge_config import MergeCheckpointsConfig
+from steps.merge_config import MergeCheckpointsConfig, uniform
 from steps.phase_result import TrainPhaseResult
 from steps.phase_state import first_state
 from steps.tokenizer import TokenizerResult
@@ -217,6 +217,8 @@ MERGE = recipe.merge("merge", [FIRST.at(step=4), FIRST])
         {"checkpoints": (FIRST, FIRST.at(step=4)), "coefficients": (0.5, 0.6)},
         {"checkpoints": (FIRST, FIRST.at(step=4)), "coefficients": (0.5, float("nan"))},
         {"checkpoints": (FIRST, FIRST.at(step=4)), "coefficients": (1.5, -0.5)},
+        {"checkpoints": (), "coefficients": uniform(0)},
+        {"checkpoints": (FIRST, OURS), "coefficients": uniform(2)},
     ],
 )
 def test_a_merge_of_one_or_with_coefficients_that_are_no_shares_is_refused(fields):
