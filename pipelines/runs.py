@@ -17,8 +17,11 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.quantities import counted
 from marin_dag.store.prefix import open_store
 from marin_dag.store.store import Store
+from marin_dag.values.fields import added_fields, class_named
 from runtime.optim.ema import HOT
+from runtime.report.recipe import described
 
+RATE = "learning_rate"
 PHASE, EVALUATION, SCORES = "train_phase", "ema_eval", "lm_eval"
 UNLISTED = ("start", "until_step", "acknowledge", "caches")
 """Fields whose changes are no setting of a run; a new cache shows in the mixture."""
@@ -217,10 +220,35 @@ def finite(value: float | None) -> float | None:
 def _changes(base: Record, record: Record) -> Iterable[str]:
     for difference in differences(base.identity, record.identity):
         if isinstance(difference, FieldChanged) and difference.field.partition(".")[0] not in UNLISTED:
-            old, new = in_few_digits(difference.old, difference.new)
+            shown: tuple[str, ...] = (difference.old, difference.new)
+            if difference.field == RATE:  # of another class, so that all its fields differ
+                words = tuple(_rate_in_words(each.identity) for each in (base, record))
+                shown = words if all(words) and len(set(words)) == 2 else shown
+            old, new = in_few_digits(*shown)
             yield f"{difference.field}: {old} -> {new}"
         elif isinstance(difference, CodeChanged):
             yield f"code: {counted(len(difference.changed) + len(difference.added), 'definition')}"
+
+
+def _rate_in_words(identity: dict[str, Any]) -> str:
+    """Return the schedule of an identity as `timeline` writes it; "" for one that this code cannot read."""
+    try:
+        value = _value(dict(identity["config"][2:])[RATE])
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return described(value)
+
+
+def _value(node: Any) -> Any:
+    match node:
+        case ["dataclass", str(name), *fields]:
+            owner = class_named(name)
+            if owner is None:
+                raise KeyError(name)
+            return owner(**{field: _value(item) for field, item in (added_fields(owner) | dict(fields)).items()})
+        case ["list", *items]:
+            return tuple(map(_value, items))
+    return node
 
 
 def in_few_digits(*values: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ SCHEMA = "marin_dag.runs/1"
 SINCE = re.compile(r"(\d+)([dhm])")
 UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 SORTED_BY = ("finished", "tokens", "loss", "bits_per_byte", "hours", "name")
-MOST_CHANGES, WIDTH_OF_A_CHANGE = 3, 90
+MOST_CHANGES, WIDTH_OF_A_VALUE = 3, 80
 NONE = "-"
 BITS_NOTE = "bits/byte: the mean over the held-out domains of ema_eval, of EMA weights where a run keeps them"
 
@@ -160,7 +160,11 @@ def _score(run: Run, task: str) -> str:
 def _changes(run: Run) -> str:
     if not run.changed:
         return ""
-    shown = ", ".join(textwrap.shorten(change, WIDTH_OF_A_CHANGE) for change in run.changed[:MOST_CHANGES])
+    # Old and new value apart: what a run changed to is at the end.
+    shown = ", ".join(
+        " -> ".join(textwrap.shorten(value, WIDTH_OF_A_VALUE) for value in change.split(" -> "))
+        for change in run.changed[:MOST_CHANGES]
+    )
     more = f", and {len(run.changed) - MOST_CHANGES} more" if len(run.changed) > MOST_CHANGES else ""
     return f"against {run.base}: {shown}{more}"
 

@@ -24,7 +24,9 @@ from pipelines import tootsie
 from pipelines.corpus import laptop_corpus
 from pipelines.runs import in_few_digits
 from pipelines.scales import LAPTOP
+from runtime.optim.schedule import Cosine, Cycles, Linear, WsdS
 from runtime.report.curve_plots import LOSS
+from runtime.report.recipe import described
 from runtime.tables.parquet_bytes import to_parquet
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from tests.browser import NEEDS_CHROMIUM, running_browser
@@ -119,6 +121,25 @@ def test_a_run_is_compared_with_the_phase_that_it_starts_from_or_with_its_earlie
     ]
     assert first["base"].startswith("ocelot") and any(change.startswith("learning_rate") for change in first["changed"])
     assert start["base"] == "" and start["changed"] == []
+
+
+def test_another_schedule_is_in_the_words_of_the_timeline(
+    tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jellyfish = graph.step("jellyfish")
+    longer = Cosine(3e-3, 3e-4, decay_steps=1_600, warmup_steps=200, start_step=800)
+    cycles = WsdS(1e-3, 1e-4, 1_000, (Cycles(0, 10_000, 1_000),))
+    times = [f"2026-01-0{day}T03:00:00+00:00" for day in (2, 3, 4)]
+    for schedule, finished in zip(
+        (Linear(3e-4, 3e-5, decay_steps=16, start_step=841), longer, cycles), times, strict=True
+    ):
+        commit(tmp_path, jellyfish.fork("jellyfish", learning_rate=schedule), finished=finished)
+    in_words = [described(each) for each in (Linear(3e-4, 3e-5, decay_steps=16, start_step=841), longer, cycles)]
+    newest, second, _ = listed(tmp_path, capsys)
+    assert second["changed"] == [f"learning_rate: {in_words[0]} -> {in_words[1]}"]
+    assert newest["changed"] == [f"learning_rate: {in_words[1]} -> {in_words[2]}"]
+    assert tootsie.main(["runs", "--prefix", str(tmp_path)]) == 0
+    assert f" -> {in_words[1]}\n" in capsys.readouterr().out
 
 
 def test_a_later_run_from_scratch_is_compared_with_the_first_one_of_its_recipe(
