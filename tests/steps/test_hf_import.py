@@ -557,8 +557,8 @@ def test_imported_weights_write_the_text_of_their_folder(tmp_path, run_alone, ca
         path = Path(made[name].path).relative_to(tmp_path)
         commit(store, graph.step(name), made[name].result, output_path=str(path))
     parsed = argparse.Namespace(
-        prompt=["the"], prompts=None, max_new_tokens=12, temperature=0.0, top_p=None, seed=None, weights=None, json=True,
-        chat=is_chat, chat_template=None,
+        prompt=["the"], prompts=None, max_new_tokens=12, temperature=0.0, top_p=None, seed=None, weights=None,
+        json=True, chat=is_chat, chat_template=None,
     )  # fmt: skip
     session = types.SimpleNamespace(parsed=parsed, step="import", store=store, graph=lambda: graph)
     assert COMMAND.run(session) == 0
