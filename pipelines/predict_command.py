@@ -11,9 +11,10 @@ from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Record, Records
+from marin_dag.ledger.records import Record
 from marin_dag.quantities import in_short
 from marin_dag.store.store import Store
+from pipelines.finished import finished
 from pipelines.machines import MACHINES, resources_named
 from pipelines.output import aligned
 from runtime.cost.chips import REACHED_SHARE_OF_PEAK, slice_of
@@ -177,23 +178,13 @@ def _predict(session: Session) -> int:
         targets = [target(name) for name in parsed.names]
     except argparse.ArgumentTypeError as error:
         raise UserError(f"{NAME}: {error}.") from None
-    law = read_law(session.store, _fit(session))
+    fit = law_step(session.graph())
+    law = read_law(session.store, finished(session.store, fit, NAME, line=session.line("--until", fit.name)))
     lines = [line for wanted in targets for line in predictions(law, wanted)]
     if flops is not None:
         lines += optimum(law, flops)
     print("\n".join(lines or describe(law.result)))
     return NOTHING_WOULD_RUN
-
-
-def _fit(session: Session) -> Record:
-    step = law_step(session.graph())
-    record = Records(session.store).find(step.key)
-    if record is None:
-        raise UserError(
-            f"{NAME}: {step.name} is not done as the recipe is now. To train the rungs that are missing, and fit it:\n"
-            f"  {session.line('--until', step.name)}"
-        )
-    return record
 
 
 def _add_arguments(parser: Any) -> None:
