@@ -16,18 +16,16 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-def finished(store: Store, wanted: Step | Input[Any], command: str) -> Record:
-    """Return the record of an output that `command` reads.
+def finished(store: Store, wanted: Step | Input[Any], command: str, *, line: str = "") -> Record:
+    """Return the record of an output that `command` reads; `line` makes it.
 
     Raises:
         UserError: the output is not there; names the command that makes it.
     """
     record = Records(store).find(wanted.key)
     if record is None:
-        raise UserError(
-            f"{command}: {wanted.name} is not done as the recipe is now. Run --until {wanted.name}, or see "
-            f"`why {wanted.name}`."
-        )
+        cure = f"To make it:\n  {line}" if line else f"Run --until {wanted.name}, or see `why {wanted.name}`."
+        raise UserError(f"{command}: {wanted.name} is not done as the recipe is now. {cure}")
     return record
 
 

@@ -193,7 +193,8 @@ def _predict(session: Session) -> int:
         targets = [target(name) for name in parsed.names]
     except argparse.ArgumentTypeError as error:
         raise UserError(f"{NAME}: {error}.") from None
-    law = read_law(session.store, finished(session.store, law_step(session.graph()), NAME))
+    fit = law_step(session.graph())
+    law = read_law(session.store, finished(session.store, fit, NAME, line=session.line("--until", fit.name)))
     lines = [line for wanted in targets for line in predictions(law, wanted)]
     if flops is not None:
         lines += optimum(law, flops)

@@ -7,6 +7,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.fork import made_by
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.lease import Leases
+from marin_dag.ledger.records import Records
 from marin_dag.plan.accepted_code import apply_acceptances
 from marin_dag.plan.forks import NewFork
 
@@ -68,6 +69,9 @@ def _milestones(session: Session, graph: Graph, new: NewFork) -> Iterator[str]:
 def drop(session: Session) -> int:
     dropped = session.forks.drop(session.step)
     print(f"dropped {dropped.name}, a fork of {dropped.base}; its outputs stay in {session.store.prefix}")
+    made = Records(session.store).labels()
+    if own := sorted(name for name in made if f"/{name}".endswith(f"/{dropped.name}")):
+        print(f"free it    {session.line('gc', *(word for name in own for word in ('--name', name)))}")
     holders = [held.holder for held in Leases(session.store).at_work().values()]
     if holders:  # a run keeps the graph that it read at its start
         where = ", ".join(sorted({f"{holder.host} (pid {holder.pid})" for holder in holders}))

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from marin_dag.cli import session
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
 from marin_dag.plan.plan import make_plan
@@ -164,7 +165,8 @@ def test_an_option_that_takes_a_number_above_0_refuses_others(text):
         above_zero(text)
 
 
-def test_predict_before_the_ladder_has_run_names_the_command(call, tmp_path):
+def test_predict_before_the_ladder_has_run_names_the_command(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "program_words", lambda: ["python", "ladder.py"])
     code, shown = call("predict", "1M:2M", prefix=str(tmp_path / "empty"))
     assert code == 1
     check_message(shown)

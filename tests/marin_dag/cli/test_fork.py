@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 
 import pytest
 
@@ -69,8 +70,12 @@ def test_a_fork_of_a_fork_gets_the_followers_of_the_first(evaluated: Workbench) 
 
 def test_followers_are_dropped_with_their_fork(evaluated: Workbench) -> None:
     evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
-    evaluated("drop", "branch")
+    assert evaluated("--until", "eval/branch")[0] == 0
+    line = evaluated("drop", "branch")[1].rpartition("free it ")[2]
     assert not {"branch", "eval/branch"} & set(evaluated.verdicts())
+    words = shlex.split(line)
+    listed = evaluated(*words[words.index("gc") : words.index("--prefix")], "--older-than-days", "0")[1].splitlines()
+    assert {each.split()[1] for each in listed if each.startswith("output ")} == {"branch", "eval/branch"}
 
 
 def test_a_fork_cannot_take_the_name_of_a_step_or_fork(evaluated: Workbench) -> None:
