@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NAME = "predict"
 HOUR_SECONDS = 3_600
 COUNTED = "without the input embedding"
-"""What N of the law counts; names of scales, such as 125m, leave out the head too."""
+"""Unit of the law's N. Names of scales, such as 125m, leave out the head too."""
 
 
 class Target(NamedTuple):

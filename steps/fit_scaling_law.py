@@ -22,7 +22,7 @@ REPLICATES_FILE = "replicates.parquet"
 MIN_RUNGS = 6
 MIN_SIZES = 3
 MIN_SCORED = 4
-"""As `runtime.scaling` demands, which needs NumPy, so that a plan cannot ask it."""
+"""Limits of `runtime.scaling`; a plan does not import them from there, since that needs NumPy. A test compares both."""
 
 
 class FitScalingLawConfig(BaseModel, frozen=True, extra="forbid"):

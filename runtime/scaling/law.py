@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 HUBER_DELTA = 1e-3
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
-"""Forward and backward products; attention is left out, as in arXiv:2203.15556."""
+"""FLOPs of forward and backward matrix products, without those of attention (arXiv:2203.15556)."""
 START_EXPONENTS = (0.2, 0.5, 1.0)
 START_SHARES = (0.05, 0.2, 0.5, 0.8)
 """Shares of the loss that the terms of N and of D have at a start."""
@@ -227,6 +227,6 @@ def check_rungs(rungs: Sequence[Rung]) -> None:
     if spread < MIN_LENGTH_SPREAD:
         raise ScalingLawError(
             f"the lengths of these {len(rungs)} rungs follow from their sizes (they differ by a factor of "
-            f"{math.exp(spread):.2f} at equal size), so that the terms of N and of D cannot be told apart. Train sizes "
+            f"{math.exp(spread):.2f} at equal size), so the fit cannot separate the terms of N and of D. Train sizes "
             "to several lengths, such as 5, 10 and 20 tokens a parameter."
         )
