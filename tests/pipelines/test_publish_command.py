@@ -290,6 +290,16 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(tmp_path
     assert not Path("folder").exists()
 
 
+def test_neither_the_prefix_of_the_run_nor_a_file_is_published_to(tmp_path, capsys):
+    write_exports(tmp_path, names=("hf_export/first-2",))
+    (tmp_path / "file").write_text("kept")
+    before = sorted(tmp_path.rglob("*"))
+    for to in (f"{tmp_path}/.", str(tmp_path / "file")):
+        assert publish(tmp_path, "hf_export/first-2", to=to) == 1
+        check_message(capsys.readouterr().err)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_pattern_takes_what_is_finished_and_names_the_rest(tmp_path, hub, capsys):
     exports = write_exports(tmp_path, names=("hf_export/first-2",))
     assert publish(tmp_path, PATTERN) == 0
