@@ -1,7 +1,7 @@
 """Quantities as text, in one style: four figures, a space, the unit; and counts as people type them."""
 
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 
 COUNT_UNITS = ("", " k", " M", " B", " T")
 FIRST_POWER = 9.9995e15
@@ -9,6 +9,8 @@ FIRST_POWER = 9.9995e15
 LARGEST_COUNT = 1e17
 """Larger counts are typing mistakes."""
 _TYPED = re.compile(r"((?:\d+|\d{1,3}(?:[,_]\d{3})+)(?:\.\d+)?(?:e\+?\d{1,2})?) ?([kmbt]?)", re.IGNORECASE)
+_EXACT = Context(prec=40)
+"""The thread's own context, which any library may change, would round."""
 _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 
@@ -26,7 +28,7 @@ def in_short(count: float) -> str:
 def typed_count(count: int) -> str:
     """Return a count as people type it, without rounding: 3B, 1.2341B, 12.749012B."""
     unit, power = next(((name, power) for name, power in reversed(_POWERS.items()) if count >= 10**power), ("", 0))
-    return f"{Decimal(count).scaleb(-power).normalize():f}{unit.upper()}"
+    return f"{_EXACT.normalize(_EXACT.scaleb(Decimal(count), -power)):f}{unit.upper()}"
 
 
 def count_typed(text: str) -> int | None:
@@ -37,7 +39,7 @@ def count_typed(text: str) -> int | None:
     found = _TYPED.fullmatch(text.strip())
     if found is None:
         return None
-    count = Decimal(re.sub("[_,]", "", found[1])).scaleb(_POWERS[found[2].lower()])
+    count = _EXACT.scaleb(Decimal(re.sub("[_,]", "", found[1])), _POWERS[found[2].lower()])
     return round(count) if 1 <= count <= LARGEST_COUNT else None
 
 

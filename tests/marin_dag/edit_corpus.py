@@ -8,11 +8,18 @@ before the edit only, `+ ` after it only, two spaces both. A file `project/step.
 import ast
 import contextlib
 import dataclasses
+import decimal
 import importlib
+import os
+import random
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import numpy as np
 
 from marin_dag.graph.step import Step
 from marin_dag.identity.code_identity import package_version
@@ -128,13 +135,16 @@ def mutants(files: dict[str, str]) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def imported_from(root: Path) -> Iterator[None]:
-    """Make `project` mean the package below `root`."""
+    """Make `project` mean the package below `root`, whose settings of the process end with it."""
     sys.path.insert(0, str(root))
     importlib.invalidate_caches()
     package_version.cache_clear()
+    random_state = random.getstate()
     try:
-        yield
+        with decimal.localcontext(), warnings.catch_warnings(), np.printoptions(), mock.patch.dict(os.environ):
+            yield
     finally:
+        random.setstate(random_state)
         sys.path.remove(str(root))
         for name in [name for name in sys.modules if name.partition(".")[0] == "project"]:
             del sys.modules[name]

@@ -1,5 +1,7 @@
 """Quantities: four figures and a unit, and counts that people type."""
 
+import decimal
+
 import pytest
 
 from marin_dag.quantities import LARGEST_COUNT, count_typed, in_bytes, in_short, typed_count
@@ -68,3 +70,9 @@ def test_a_text_that_is_no_count_gives_none(text: str) -> None:
 )
 def test_a_count_to_type_is_not_rounded(count: int, text: str) -> None:
     assert typed_count(count) == text
+
+
+def test_the_precision_of_a_thread_does_not_round_a_count() -> None:
+    with decimal.localcontext(prec=3):
+        assert count_typed("12,345,678") == 12_345_678
+        assert typed_count(12_345_678) == "12.345678M"

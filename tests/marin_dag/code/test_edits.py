@@ -1,8 +1,11 @@
 """Edits of the corpus: each gets its verdict and its reason, and no change of a result goes unseen."""
 
+import decimal
 import itertools
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.marin_dag.edit_corpus import FOLDER, Case, look, mutants, read_case, reasons
@@ -22,6 +25,16 @@ def test_an_edit_gets_its_verdict_and_its_reason(case: Case, tmp_path: Path) -> 
     if before.result != after.result:
         assert case.is_changed or case.opaque
     assert bool(case.needless) == (case.is_changed and before.result == after.result)
+
+
+def test_a_project_sets_nothing_for_later_tests(tmp_path: Path) -> None:
+    def settings() -> object:
+        return decimal.getcontext().prec, dict(os.environ), np.get_printoptions()
+
+    work = "decimal.getcontext().prec = 5; os.environ['PROJECT'] = '1'; np.set_printoptions(precision=3)"
+    before = settings()
+    look({"project/work.py": f"import decimal, os\nimport numpy as np\n{work}\ndef work(): return 1\n"}, tmp_path)
+    assert settings() == before
 
 
 def test_the_corpus_is_there() -> None:
