@@ -7,6 +7,7 @@ editing a function moves the steps that reach it and no others, and a plan can n
 import atexit
 import inspect
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ def closure_of(function: Any, *values: object) -> Closure:
 
 def closure_now(function: Any, *values: object) -> Closure:
     """Return the same, as the source is now."""
-    notice_edits()
-    return closure_of(function, *values)
+    where = _where(function)
+    _notice_edits([_closures_at(where)])
+    return _closure_of(where, value_types(*values))
 
 
 def covered_by(function: Any, *values: object) -> Covered:
@@ -43,7 +45,11 @@ def covered_by(function: Any, *values: object) -> Covered:
 def notice_edits() -> None:
     """Make this process read its sources again where a file has changed since it asked."""
     # A list: a step may report progress from another thread than the one that runs its shards.
-    if any(not closures.sources.is_current() for closures in list(_every_closures.values())):
+    _notice_edits(list(_every_closures.values()))
+
+
+def _notice_edits(closures: Iterable[Closures]) -> None:
+    if any(not each.sources.is_current() for each in closures):
         _save_summaries()
         _every_closures.clear()
         _closure_of.cache_clear()
@@ -108,7 +114,7 @@ def _start_of(where: Where, types: frozenset[tuple[type, Aspect]]) -> tuple[Clos
     """Return where a closure begins, and which classes have no source to begin at."""
     file, module, name, is_kept = where
     package = module.partition(".")[0]
-    closures = _closures_of(_root_of(file, module), package)
+    closures = _closures_at(where)
     sources = closures.sources
     sources.add_file(module, file)
     # The engine's own kind (`adopt`) computes nothing: no edit of the engine is a reason to adopt data again.
@@ -129,8 +135,10 @@ def _start_of(where: Where, types: frozenset[tuple[type, Aspect]]) -> tuple[Clos
     return closures, places, unseen
 
 
-def _closures_of(root: Path, package: str) -> Closures:
-    roots = root, PROJECT_ROOT, *searched_folders()
+def _closures_at(where: Where) -> Closures:
+    """Return the closures of all functions of one package below one root."""
+    file, module, _, _ = where
+    roots, package = (_root_of(file, module), PROJECT_ROOT, *searched_folders()), module.partition(".")[0]
     if (roots, package) not in _every_closures:
         _every_closures[roots, package] = Closures(Sources(roots, FIRST_PARTY | {package} - {ENGINE}))
     return _every_closures[roots, package]
@@ -169,6 +177,7 @@ def _module_of_script(filename: str) -> str:
     return file.stem
 
 
+@cache
 def _root_of(file: Path, module: str) -> Path:
     levels = module.count(".") + (1 if file.name == "__init__.py" else 0)
     return file.resolve().parents[levels]
