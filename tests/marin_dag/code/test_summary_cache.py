@@ -16,6 +16,7 @@ from tests.marin_dag.edit_corpus import FOLDER, STEP, read_case
 
 CASES = [read_case(path) for path in sorted(FOLDER.glob("*.edit"))]
 DAMAGES = 40
+NUM_CASES_OF_CACHE = 150
 
 
 def write_project(files: dict[str, str], root: Path) -> None:
@@ -53,9 +54,10 @@ def only_file(cache: Path) -> Path:
 
 
 def test_no_digest_depends_on_the_cache(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Projects of the corpus stand at one place in turn, so that the cache always holds other content of the same."""
-    projects = [files for case in CASES for files in (case.before, case.after)]
-    random.Random(0).shuffle(projects)
+    """Projects of the corpus stand at one place in turn, so that the cache always holds another content of it."""
+    draws = random.Random(0)
+    projects = [files for case in draws.sample(CASES, NUM_CASES_OF_CACHE) for files in (case.before, case.after)]
+    draws.shuffle(projects)
     for number, files in enumerate(projects):
         write_project(files, root)
         monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path / f"empty{number}"))
