@@ -26,7 +26,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from marin_dag.ledger import provenance
 from marin_dag.run.ray.cluster import ensure_token
-from tests import catalogue
+from tests import catalogue, process_settings
 from tests.gcs_server.control import GcsServerProcess
 from tests.s3_server.server import S3Server
 
@@ -137,9 +137,11 @@ def asks_git_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_threads_of_an_earlier_step() -> Iterator[None]:
-    """Remove the number of threads that a step of this process leaves for JAX, which child processes would read."""
+def no_variables_of_an_earlier_step(restores_settings: None) -> Iterator[None]:
+    """Restore the variables that a step of this process sets for JAX, which child processes would read."""
+    flags = os.environ["XLA_FLAGS"]
     yield
+    os.environ["XLA_FLAGS"] = flags
     os.environ.pop("PJRT_NPROC", None)
 
 
@@ -219,6 +221,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     catalogue.start(is_updating=config.getoption("--update-messages"))
+    # Not by this file: pytest asks a folder's conftest about no fixture of the whole session.
+    config.pluginmanager.register(process_settings)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,131 @@
+"""Settings of this process that a test can change, and that it must restore for the tests after it.
+
+A plugin of pytest, which `tests/conftest.py` registers.
+"""
+
+import builtins
+import decimal
+import gc
+import locale
+import logging
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTERM)
+SET_BY_PYTEST = "PYTEST_CURRENT_TEST"
+OWN_VARIABLES = ("JAX_", "MARIN_", "PJRT_", "PYTHON", "XLA_")
+"""Beginnings of names that no library sets when it is imported. Any variable may be missing at first."""
+OF_A_PROCESS = ("jax_num_cpu_devices", "jax_compilation_cache", "jax_persistent_cache")
+"""Beginnings of JAX's settings that the first training phase of a process chooses for good."""
+Settings = dict[str, Any]
+"""Each setting by name; those with many keys are dictionaries."""
+
+
+def current_settings() -> Settings:
+    """Return the settings of this process; a library's only once it is imported. Takes some 30 microseconds."""
+    context, root = decimal.getcontext(), logging.getLogger()
+    found: Settings = {
+        "os.environ": dict(os.environ),
+        "sys.path": tuple(folder for folder in sys.path if "site-packages" not in folder),
+        "sys.getrecursionlimit()": sys.getrecursionlimit(),
+        "the working directory": os.getcwd(),  # noqa: PTH109 -- `Path.cwd` takes several times as long
+        "signal handlers": tuple(map(signal.getsignal, SIGNALS)),
+        "gc": (gc.isenabled(), gc.get_threshold()),
+        "the locale": locale.setlocale(locale.LC_ALL),
+        "the decimal context": (context.prec, context.rounding, context.Emin, context.Emax, dict(context.traps)),
+        "socket.getdefaulttimeout()": socket.getdefaulttimeout(),
+        "the root logger": (root.level, root.manager.disable, *root.handlers),
+        "limits": (resource.getrlimit(resource.RLIMIT_FSIZE), resource.getrlimit(resource.RLIMIT_NOFILE)),
+        "the priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "patched functions": (builtins.open, time.time, time.monotonic, time.sleep, subprocess.Popen.__init__),
+    }
+    if hasattr(os, "sched_getaffinity"):
+        found["the processor affinity"] = os.sched_getaffinity(0)
+    if threading.active_count() == 1:  # it is read by setting it, which files of another thread would see
+        os.umask(mask := os.umask(0o077))
+        found["the umask"] = mask
+    if (numpy := sys.modules.get("numpy")) is not None and hasattr(numpy, "get_printoptions"):
+        found["NumPy's settings"] = numpy.geterr() | numpy.get_printoptions()
+    if (jax := sys.modules.get("jax")) is not None and hasattr(jax, "config"):
+        values = jax.config.values.items()
+        found["JAX's settings"] = {name: value for name, value in values if not name.startswith(OF_A_PROCESS)}
+    found["os.environ"].pop(SET_BY_PYTEST, None)
+    return found
+
+
+def changes(before: Settings, after: Settings) -> Settings:
+    """Return what of `before` has another value in `after`: of dictionaries the changed keys, None for a missing one.
+
+    What a library sets when it is imported, in variables of its own and in settings that are there since, is no change.
+    """
+    found: Settings = {}
+    for name in before.keys() & after.keys():
+        old, new = before[name], after[name]
+        if old == new:
+            continue
+        if not isinstance(old, dict):
+            found[name] = new
+        elif keys := [key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and _counts(key, old)]:
+            found[name] = {key: new.get(key) for key in keys}
+    return found
+
+
+def _counts(key: object, old: dict[Any, Any]) -> bool:
+    return key in old or (isinstance(key, str) and key.startswith(OWN_VARIABLES))
+
+
+def with_changes(settings: Settings, changed: Settings) -> Settings:
+    """Return `settings` with the values of `changed`."""
+    merged = settings | changed
+    for name, new in changed.items():
+        if isinstance(new, dict) and name in settings:
+            values = settings[name] | new
+            merged[name] = {key: value for key, value in values.items() if value is not None or key not in new}
+    return merged
+
+
+def lines(before: Settings, changed: Settings) -> Iterator[str]:
+    """Yield a line for each changed setting."""
+    for name, new in sorted(changed.items()):
+        for key in sorted(new, key=str) if isinstance(new, dict) else [None]:
+            was = before[name] if key is None else before[name].get(key)
+            now = new if key is None else new[key]
+            yield f"{name}{'' if key is None else f'[{key!r}]'}: {was!r}, now {now!r}"
+
+
+EXPECTED = pytest.StashKey[Settings]()
+"""The settings that a test has to restore: those at its start, and those of shared fixtures that it starts."""
+
+
+@pytest.fixture(autouse=True)
+def restores_settings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves settings of this process changed for the tests after it."""
+    request.session.stash[EXPECTED] = current_settings()
+    yield
+    expected = request.session.stash[EXPECTED]
+    changed = changes(expected, current_settings())
+    assert not changed, "the test leaves settings changed:\n" + "\n".join(lines(expected, changed))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Let a fixture that several tests share change settings; it restores them after the last of these tests."""
+    if fixturedef.scope == "function":
+        return (yield)
+    before = current_settings()
+    result = yield
+    expected = request.session.stash.get(EXPECTED, before)
+    request.session.stash[EXPECTED] = with_changes(expected, changes(before, current_settings()))
+    return result
