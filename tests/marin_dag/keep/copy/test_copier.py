@@ -1,5 +1,6 @@
 """Copies of one output: equal bytes, verified before the record exists, despite damage, other processes and kills."""
 
+import multiprocessing
 import os
 import signal
 import uuid
@@ -34,6 +35,8 @@ DIGEST = "ab" * 32
 BLOCK = 1 << 16
 FILES = {"small.txt": b"small", "deep/large.bin": bytes(range(256)) * 1000, "empty": b""}
 SCHEMES = {"gcs": "gs", "s3": "s3"}
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["tests.marin_dag.keep.copy.test_copier"])
 PLACES = ["local to local", "local to gcs", "gcs to gcs", "gcs to local", "local to s3", "s3 to local"]
 
 
@@ -234,30 +237,33 @@ def test_check_repairs_a_damaged_copy(places: tuple[Store, Store]) -> None:
     assert copied(source, target, check=True).outcome == "there"
 
 
-def in_child(source: Path, target: Path, *, write: int | None = None, block: int | None = None) -> int:
-    """Return the wait status of a copier of two outputs, killed before its write or block of that number."""
-    child = os.fork()
-    if child == 0:
-        try:
-            if write is not None:
-                watch_writes(write)
-            copier = Copier(LocalStore(str(source)), LocalStore(str(target)))
-            left, check_going = [block], copier._check_going
+def copy_and_die(source: str, target: str, write: int | None, block: int | None) -> None:
+    """Copy two outputs; die before the write or block of that number."""
+    local.BLOCK_IN_BYTES = BLOCK
+    if write is not None:
+        watch_writes(write)
+    copier = Copier(LocalStore(source), LocalStore(target))
+    left, check_going = [block], copier._check_going
 
-            def dying(lease: Lease | None = None) -> None:
-                if left[0] is not None:
-                    if left[0] == 0:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    left[0] -= 1
-                check_going(lease)
+    def dying(lease: Lease | None = None) -> None:
+        if left[0] is not None:
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+        check_going(lease)
 
-            copier._check_going = dying  # type: ignore[method-assign]
-            for key in (f"{DIGEST}@5", f"{DIGEST}@10"):
-                copier.copy(key)
-            os._exit(0)
-        except BaseException:
-            os._exit(99)
-    return os.waitpid(child, 0)[1]
+    copier._check_going = dying  # type: ignore[method-assign]
+    for key in (f"{DIGEST}@5", f"{DIGEST}@10"):
+        copier.copy(key)
+
+
+def in_child(source: str, target: str, *, write: int | None = None, block: int | None = None) -> int | None:
+    """Return the exit code of a copier of two outputs, killed before its write or block of that number."""
+    # Not a fork of this process, whose memory may be that of a whole suite.
+    child = FORKSERVER.Process(target=copy_and_die, args=(source, target, write, block))
+    child.start()
+    child.join()
+    return child.exitcode
 
 
 @pytest.mark.parametrize("what", ["write", "block"])
@@ -267,17 +273,17 @@ def test_killed_at_any_moment_the_next_copy_completes_with_the_same_bytes(tmp_pa
     number = 0
     while True:
         target = LocalStore(str(tmp_path / str(number)))
-        status = in_child(tmp_path / "source", Path(target.prefix), **{what: number})
+        code = in_child(source.prefix, target.prefix, **{what: number})
         for key in Records(target).committed_keys():
             assert findings_of(target, Records(target).get(key)) == [], f"half a copy, killed before {what} {number}"
-        if status != 0:
-            assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
-            assert in_child(tmp_path / "source", Path(target.prefix)) == 0, f"killed before {what} {number}"
+        if code != 0:
+            assert code == -signal.SIGKILL
+            assert in_child(source.prefix, target.prefix) == 0, f"killed before {what} {number}"
         for record in records:
             assert Records(target).get(record.key) == record
             assert findings_of(target, record, Records(target).milestones(DIGEST).values()) == []
         assert not [left for record in records for left in Path(target.prefix, record.output_path).rglob(".tmp-*")]
-        if status == 0:
+        if code == 0:
             break
         number += 1
     assert number > (30 if what == "write" else 8)
