@@ -1,6 +1,7 @@
 """Document browser: a step's documents with their verdicts, and a sample that shows what other thresholds drop."""
 
 import dataclasses
+import reprlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -181,9 +182,8 @@ class LiveDocuments:
         name, part, first = (query.get(field, "") for field in ("step", "part", "first"))
         is_number = first.isdecimal() and len(first) <= MOST_DIGITS
         if name not in self.steps or part not in ("kept", "dropped", "sample") or not is_number:
-            raise UserError(
-                f"page: no documents of step {name!r}, part {part!r}, from {first!r} on; load the page again."
-            )
+            step, of_step, begin = map(reprlib.repr, (name, part, first))
+            raise UserError(f"page: no documents of step {step}, part {of_step}, from {begin} on; load the page again.")
         with self._lock:
             judged = self._judged(self._graph.step(name))
             if part == "sample":

@@ -407,6 +407,6 @@ def test_a_query_of_the_page_that_makes_no_sense_is_refused(prefix):
     for query in ({}, {"step": "items"}, {"step": "filter", "part": "all"}, {"step": "../x", "part": "kept"},
                   {"step": "filter", "part": "kept", "first": "-1"}, {"step": "filter", "part": "kept", "first": "9"},
                   {"step": "filter", "part": "kept", "first": "9" * 5_000}):  # fmt: skip
-        with pytest.raises(UserError):
+        with expect_error(UserError):
             content.data(query)
     assert len(content.data({"step": "decontaminate", "part": "kept", "first": "0"})["documents"]) == 1

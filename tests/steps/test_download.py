@@ -30,7 +30,7 @@ from runtime.text.fetch.errors import Failure, UnreachableError
 from runtime.text.fetch.failures import FailureStreak, IncompleteDownloadError
 from steps.download import DownloadConfig, DownloadResult, download
 from steps.fetch import UNPINNED, HuggingFaceDataset, HuggingFaceModel, UrlIndex, files_in
-from tests.catalogue import expect_error
+from tests.catalogue import check_message, expect_error
 
 NAMES = tuple(f"data/{letter}.jsonl" for letter in "abcd")
 
@@ -248,8 +248,9 @@ def test_a_model_on_a_hub_is_fetched_without_its_copies_in_other_formats(run_alo
     fetch = HuggingFaceModel(repo="meta-llama/Llama-3.1-8B", revision="d" * 40)
     found = run_alone(download, DownloadConfig(fetch=fetch), "llama").result
     assert [file.name for file in found.files] == wanted
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError) as refused:
         HuggingFaceModel(repo="meta-llama/Llama-3.1-8B", revision="main")
+    check_message(refused.value.errors()[0]["msg"])
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
@@ -332,8 +333,9 @@ def test_an_address_becomes_the_data_set_that_it_names():
     build = functools.partial(download, "download/web", DownloadConfig(fetch=fetch))
     changed = build_graph(lambda: Graph([build()]), [f"download/web.fetch={other}"])
     assert changed.steps[0].config.fetch.files == ("other/*",)
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError) as refused:
         DownloadConfig(fetch="hf://datasets/someone/texts@main/data/")
+    check_message(refused.value.errors()[0]["msg"])
 
 
 def test_a_publisher_that_does_not_answer_is_not_asked_for_every_file():

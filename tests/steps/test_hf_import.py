@@ -51,7 +51,7 @@ from steps.phase_result import TrainPhaseResult
 from steps.sample import SampleConfig, sample
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
-from tests.catalogue import check_message, expect_error
+from tests.catalogue import expect_error
 from tests.deferred_import import DeferredModule, torch, transformers
 from tests.pipelines.committed import commit
 from tests.runtime.evaluation.rows import task_of, write_files
@@ -232,9 +232,8 @@ def test_a_torn_folder_is_an_error_that_names_the_file(tmp_path, imported, damag
 def test_a_model_that_the_recipe_says_otherwise_is_refused_field_by_field_with_what_to_write(tmp_path, imported):
     folder = write_folder(tmp_path / "folder")
     output = dataclasses.replace(CONFIG, intermediate_size=128, rms_norm_eps=1e-6)
-    with pytest.raises(InteropError) as refused:
+    with expect_error(InteropError) as refused:
         imported(folder, model=output, rope=LLAMA3_ROPE)
-    check_message(str(refused.value))
     _, *lines, cure = str(refused.value).splitlines()
     fields = [line.split()[0] for line in lines]
     assert fields == ["model.intermediate_size", "model.rms_norm_eps", "rope.rope_theta", "rope.scaling"]
@@ -245,7 +244,7 @@ def test_a_model_that_the_recipe_says_otherwise_is_refused_field_by_field_with_w
 
 def test_a_phase_writes_only_what_differs_from_the_import(tmp_path, imported):
     folder = write_folder(tmp_path / "folder")
-    with pytest.raises(InteropError) as refused:
+    with expect_error(InteropError) as refused:
         imported(folder, model=dataclasses.replace(CONFIG, rms_norm_eps=1e-6))
     assert str(refused.value).splitlines()[-1].endswith(": --set PHASE.model.rms_norm_eps=1e-05")
 
@@ -254,7 +253,7 @@ def test_a_rope_that_is_right_is_not_refused_beside_a_context_that_is_wrong(tmp_
     assert CONFIG.max_position_embeddings < 8192  # so that an export says the scaling in numbers of its own
     folder = write_folder(tmp_path / "folder", rope=LLAMA3_ROPE)
     output = dataclasses.replace(CONFIG, max_position_embeddings=64)
-    with pytest.raises(InteropError) as refused:
+    with expect_error(InteropError) as refused:
         imported(folder, model=output, rope=LLAMA3_ROPE)
     (line,) = [line for line in str(refused.value).splitlines() if line.startswith("  ")]
     assert line.startswith("  model.max_position_embeddings is 64 in the recipe")
@@ -362,7 +361,7 @@ def with_options(step: Step[Any], options: list[str], name: str = "base") -> Ste
 def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with_one_line_to_type():
     other = dataclasses.replace(CONFIG, num_attention_heads=9, num_key_value_heads=9)
     base = phase_on(model=other, rope=LLAMA3_ROPE, restore="everything")
-    with pytest.raises(UserError) as refused:
+    with expect_error(UserError) as refused:
         check_configs(Graph([base]).steps)
     *problems, line = str(refused.value).splitlines()
     assert [problem.removeprefix("base: ").split(" is ")[0] for problem in problems] == [
@@ -376,7 +375,6 @@ def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with
     check_configs([fixed])
     assert (fixed.config.model, fixed.config.rope) == (CONFIG, LLAMA2_ROPE)
     assert fixed.config.acknowledge == base.config.acknowledge, "what is pasted switches no guard off"
-    assert str(refused.value).count("a phase continues its parameters, so the model cannot change") == 1
 
 
 def test_evaluations_and_exports_of_an_import_are_held_against_it():

@@ -337,7 +337,7 @@ def test_conversations_and_their_several_ends_are_those_of_lm_evals_own_adapter(
         found, expected = (answer_of(adapter, kind, arguments) for adapter in (ours, theirs))
         np.testing.assert_allclose(found, expected, rtol=1e-4)
     ours._template = ChatTemplate("{{ raise_exception('no conversation') }}", {})
-    with pytest.raises(ChatTemplateError):
+    with expect_error(ChatTemplateError):
         ours.apply_chat_template([QUESTION])
 
 

@@ -39,7 +39,7 @@ def test_a_prompt_that_continues_a_reply_is_that_of_transformers(template: str, 
         [messages], chat_template=template, continue_final_message=True, **TOKENS
     )
     assert ChatTemplate(template, TOKENS).conversation(messages, continues=True) == expected
-    with pytest.raises(ChatTemplateError):
+    with expect_error(ChatTemplateError):
         ChatTemplate("{{ messages[0].content }}", {}).conversation(messages, continues=True)
 
 
@@ -68,7 +68,7 @@ def test_the_template_is_that_of_the_file_or_of_the_config() -> None:
     ],
 )
 def test_a_template_that_fails_is_an_error(source: str) -> None:
-    with pytest.raises(ChatTemplateError):
+    with expect_error(ChatTemplateError):
         ChatTemplate(source, {}).prompt("a")
 
 

@@ -12,6 +12,7 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import Hyperparameters, ProgramOptions, StepMetrics, build_train_step
+from tests.catalogue import expect_error
 from tests.runtime.model.toy import Toy, ToyConfig
 
 OPTIONS = ProgramOptions(attention_kernel="reference", loss_kernel="reference", compute_dtype="float32", remat="none")
@@ -60,14 +61,14 @@ def test_the_state_dict_has_the_names_of_the_table() -> None:
 def test_an_export_refuses_a_tensor_without_a_name(tmp_path) -> None:
     model = Toy(ToyConfig(is_listed=False))
     special = SpecialTokens(eos_token_id=0, bos_token_id=None)
-    with pytest.raises(UnknownTensorError) as caught:
+    with expect_error(UnknownTensorError) as caught:
         write_model(str(tmp_path), model.init(jax.random.key(0)), model.config, LLAMA2_ROPE, special, dtype="float32")
     assert caught.value.tensor == "scale"
     assert not list(tmp_path.glob("*.safetensors"))
 
 
 def test_a_mesh_refuses_a_tensor_without_a_place() -> None:
-    with pytest.raises(UnknownTensorError):
+    with expect_error(UnknownTensorError):
         parameter_specs(Toy(ToyConfig(is_listed=False)))
 
 

@@ -13,6 +13,7 @@ from runtime.model.llama.model import Llama, LlamaParams
 from runtime.model.model import UnknownTensorError
 from runtime.optim.adamw import clip_by_norm, decay_mask
 from runtime.optim.optimizer import ADAMW, Muon, Optimizer
+from tests.catalogue import expect_error
 from tests.deferred_import import torch
 from tests.runtime.model.toy import Toy, ToyConfig
 
@@ -115,7 +116,7 @@ def test_matrices_and_the_head_decay_and_embeddings_and_norms_do_not() -> None:
 def test_a_tensor_that_the_model_does_not_list_is_refused() -> None:
     model = Toy(ToyConfig(is_listed=False))
     params = model.init(jax.random.key(0))
-    with pytest.raises(UnknownTensorError) as caught:
+    with expect_error(UnknownTensorError) as caught:
         decay_mask(model, params)
     assert caught.value.tensor == "scale"
 

@@ -140,7 +140,7 @@ def test_an_attempt_that_lost_its_lease_marks_nothing(tmp_path):
     zombie, successor = (TemporaryCheckpoints(str(tmp_path), lease_epoch=epoch) for epoch in (1, 2))
     for temporary, step in ((zombie, 1), (successor, 2)):
         checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
-    with pytest.raises(SupersededError):
+    with expect_error(SupersededError):
         zombie.mark_good(1, good_steps=50)
 
 

@@ -133,7 +133,7 @@ def test_a_file_arrives_whole_and_its_parts_are_gone(server, tmp_path, knows_ran
 
 def test_finished_parts_are_not_fetched_again_and_a_torn_one_is(server, tmp_path):
     server.failures = []
-    with pytest.raises(ChecksumError):
+    with expect_error(ChecksumError):
         fetch(server, tmp_path, sha256="0" * 64)
     server.ranges.clear()
     key = hashlib.sha256(f'{server.url}\0"{SHA256}"\0{len(CONTENT)}'.encode()).hexdigest()[:16]
