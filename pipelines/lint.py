@@ -1,4 +1,4 @@
-"""Lint rules of phases: learning rates that end elsewhere than their phase, odd models.
+"""Lint rules: learning rates that end elsewhere than their phase, odd models, few held-out documents.
 
 Schedules count absolute steps: in a phase that starts elsewhere than planned, the rate then stays constant, or a decay
 is cut short. Each limit of models passes published models that trained well, and catches the run that did not
@@ -10,8 +10,10 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from marin_dag.graph.graph import Graph
+from marin_dag.graph.step import Step
 from marin_dag.plan.lint import LintWarning
 from marin_dag.quantities import counted, in_short
 from pipelines.phases import phases_in, run_phases_in
@@ -19,7 +21,9 @@ from runtime.model.config import LLAMA3_ROPE
 from runtime.model.llama.config import LlamaConfig
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.recipe import rate
+from steps.local_splits import small_local_split
 from steps.phase_timeline import RunPhase
+from steps.tokenize import TokenizeConfig
 
 SIZE_IN_A_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 """`tr8-104B`, `llama-3.2-1b`, `125m`."""
@@ -41,8 +45,20 @@ MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
 
 
 def lint(graph: Graph) -> dict[str, list[LintWarning]]:
-    """Return the lint warnings about the phases of a graph, by phase."""
-    return lint_on(run_phases_in(phases_in(graph.steps)))
+    """Return the lint warnings about the phases and the token caches of a graph, by step."""
+    caches = {step.name: found for step in graph.steps if (found := [*lint_splits(step)])}
+    return caches | lint_on(run_phases_in(phases_in(graph.steps)))
+
+
+def lint_splits(step: Step[Any]) -> Iterator[LintWarning]:
+    """Warn where a cache of the user's own source holds out few documents."""
+    if not isinstance(step.config, TokenizeConfig):
+        return
+    share = step.config.validation_share
+    small = small_local_split(step.config.documents, share)
+    if small is not None and not small.empty and (small.better_share or 0) > share:
+        held_out = f"{small.num_validation} of {small.num_documents} documents are held out"
+        yield LintWarning(f"{held_out}, so its loss says little", {"validation_share": f"{small.better_share:g}"})
 
 
 def lint_on(phases: Mapping[str, RunPhase]) -> dict[str, list[LintWarning]]:

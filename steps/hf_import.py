@@ -15,7 +15,7 @@ from steps.machine_checks import check_one_host
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
 
-TOKENIZER = "tokenizer.json"
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 
 class HfImportConfig(BaseModel, frozen=True, extra="forbid"):
@@ -71,7 +71,7 @@ def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
             "whole folder with model_in(folder) or HuggingFaceModel(repo=..., revision=...)."
         )
     check_same_model(read_json(files[CONFIG]), files[CONFIG], config.model, config.rope)
-    _check_same_tokenizer(config, files[TOKENIZER])
+    _check_same_tokenizer(config, files[TOKENIZER], files.get(TOKENIZER_CONFIG))
     leaves = stored_leaves(files, config.model.build())
     facts = config.model_dump(mode="json", include={"model", "rope", "sequence_length"})
     save_weights(
@@ -83,11 +83,12 @@ def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
     )
 
 
-def _check_same_tokenizer(config: HfImportConfig, file: str) -> None:
+def _check_same_tokenizer(config: HfImportConfig, file: str, described: str | None) -> None:
     """Raise InteropError where the sources' tokenizer has other ids than the folder's; its template may differ."""
     from runtime.model.huggingface import InteropError
 
-    theirs, ours = (_vocabulary(path) for path in (file, config.tokenizer.join(config.tokenizer.result.tokenizer)))
+    own = config.tokenizer.join(config.tokenizer.result.tokenizer)
+    theirs, ours = _vocabulary(file, described), _vocabulary(own, None)
     if max(ours, default=0) >= config.model.vocab_size:
         raise InteropError(
             f"{config.tokenizer.name}: has {max(ours) + 1:,} ids, and model.vocab_size is "
@@ -103,9 +104,14 @@ def _check_same_tokenizer(config: HfImportConfig, file: str) -> None:
         )
 
 
-def _vocabulary(path: str) -> dict[int, str]:
-    import fsspec
+def _vocabulary(path: str, described: str | None) -> dict[int, str]:
+    """Return the tokens of a tokenizer.json and those of a tokenizer_config.json, if any, by their ids."""
     from tokenizers import Tokenizer
 
-    with fsspec.open(path, "rb") as file:
-        return {number: token for token, number in Tokenizer.from_str(file.read().decode()).get_vocab().items()}
+    from runtime.data.added_tokens import missing_tokens, with_tokens
+    from runtime.text.extraction.limits import read_bounded
+
+    content = read_bounded(path).decode()
+    if described is not None:
+        content = with_tokens(content, missing_tokens(content, read_bounded(described).decode()))
+    return {number: token for token, number in Tokenizer.from_str(content).get_vocab().items()}

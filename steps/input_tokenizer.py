@@ -1,12 +1,17 @@
 """Input tokenizer: a published tokenizer.json, used as it is."""
 
+from typing import Annotated
+
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
-from marin_dag.graph.step import Runtime, StepContext, step
+from marin_dag.graph.step import Added, Runtime, StepContext, step
+from runtime.data.added_tokens import AddedToken, AddedTokensError, missing_tokens, with_tokens
 from steps.fetch import Sha256
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import write_tokenizer
+
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 
 class HubTokenizer(BaseModel, frozen=True, extra="forbid"):
@@ -21,6 +26,8 @@ class LocalTokenizer(BaseModel, frozen=True, extra="forbid"):
 
     folder: Runtime[str]
     sha256: Sha256
+    added_tokens: Annotated[tuple[AddedToken, ...], Added(without=())] = ()
+    """The tokens that only `tokenizer_config.json` has; `local_tokenizer` fills them in."""
 
 
 class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
@@ -33,15 +40,22 @@ class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
 
 def local_tokenizer(folder: str) -> LocalTokenizer:
     """Return the config of a folder that holds `tokenizer.json`."""
+    from runtime.text.extraction.extracted import DamagedFileError
+    from runtime.text.extraction.limits import read_bounded
     from runtime.text.fetch.errors import FetchError
     from runtime.text.fetch.local_files import content_of, find_files
 
     root = folder.rstrip("/")
+    added: tuple[AddedToken, ...] = ()
     try:
-        (name,) = find_files(root, ("tokenizer.json",))
+        (name,) = find_files(root, (FILE,))
+        if CONFIG in find_files(root, (FILE, CONFIG)):
+            added = missing_tokens(read_bounded(f"{root}/{FILE}").decode(), read_bounded(f"{root}/{CONFIG}").decode())
     except FetchError as error:  # the user named this folder
         raise UserError(str(error)) from error
-    return LocalTokenizer(folder=root, sha256=content_of(f"{root}/{name}")["sha256"])
+    except (AddedTokensError, DamagedFileError, UnicodeDecodeError) as error:
+        raise UserError(f"{root}: {error}") from error
+    return LocalTokenizer(folder=root, sha256=content_of(f"{root}/{name}")["sha256"], added_tokens=added)
 
 
 def _check(config: InputTokenizerConfig) -> None:
@@ -54,37 +68,56 @@ def _check(config: InputTokenizerConfig) -> None:
 
 @step(policy="tracked", packages=("tokenizers",), check=_check)
 def input_tokenizer(config: InputTokenizerConfig, context: StepContext) -> TokenizerResult:
+    from runtime.text.extraction.extracted import DamagedFileError
+
+    try:
+        match config.tokenizer:
+            case LocalTokenizer():
+                content, added = _unchanged(config.tokenizer), config.tokenizer.added_tokens
+            case HubTokenizer():
+                content, added = _fetched(config.tokenizer, context)
+        document = with_tokens(content, added)
+    except (AddedTokensError, DamagedFileError) as error:
+        raise UserError(f"{context.name}: {error}") from error
+    return write_tokenizer(document, context, eos_token=config.eos_token, bos_token=config.bos_token)
+
+
+def _unchanged(tokenizer: LocalTokenizer) -> str:
     import hashlib
 
-    from runtime.text.extraction.extracted import DamagedFileError
+    from runtime.text.extraction.limits import read_bounded
+
+    path = f"{tokenizer.folder}/{FILE}"
+    data = read_bounded(path)
+    if hashlib.sha256(data).hexdigest() != tokenizer.sha256:
+        raise UserError(
+            f"{path}: changed after the plan was made (sha256 was {tokenizer.sha256[:12]}…); run the same command "
+            "again."
+        )
+    return data.decode()
+
+
+def _fetched(tokenizer: HubTokenizer, context: StepContext) -> tuple[str, tuple[AddedToken, ...]]:
+    """Return the tokenizer.json of a repository, and the tokens that it lacks."""
     from runtime.text.extraction.limits import read_bounded
     from runtime.text.fetch.http import fetch_url
     from runtime.text.fetch.hub import list_files, request_headers
 
-    match config.tokenizer:
-        case LocalTokenizer():
-            path = f"{config.tokenizer.folder}/tokenizer.json"
-            expected: str | None = config.tokenizer.sha256
-        case HubTokenizer():
-            (file,) = list_files(
-                config.tokenizer.repo, config.tokenizer.revision, ("tokenizer.json",), repo_type="model"
-            )
-            path = f"{context.work_path}/tokenizer.json"
-            expected = file.sha256
-            fetch_url(
-                file.url,
-                path,
-                parts_path=f"{context.work_path}/parts",
-                sha256=expected,
-                size_in_bytes=file.size_in_bytes,
-                headers=request_headers(),
-            )
-    try:
-        data = read_bounded(path)
-    except DamagedFileError as error:
-        raise UserError(f"{context.name}: {error}") from error
-    if expected is not None and hashlib.sha256(data).hexdigest() != expected:
-        raise UserError(
-            f"{path}: changed after the plan was made (sha256 was {expected[:12]}…); run the same command again."
+    texts = {}
+    for file in list_files(tokenizer.repo, tokenizer.revision, (FILE, CONFIG), repo_type="model"):
+        path = f"{context.work_path}/{file.name}"
+        fetch_url(
+            file.url,
+            path,
+            parts_path=f"{context.work_path}/parts",
+            sha256=file.sha256,
+            size_in_bytes=file.size_in_bytes,
+            headers=request_headers(),
         )
-    return write_tokenizer(data.decode(), context, eos_token=config.eos_token, bos_token=config.bos_token)
+        texts[file.name] = read_bounded(path).decode()
+    if FILE not in texts:
+        raise UserError(
+            f"{context.name}: {tokenizer.repo} at revision {tokenizer.revision} has no {FILE}. Name a repository "
+            "with one, or convert its tokenizer and use local_tokenizer(folder)."
+        )
+    return texts[FILE], missing_tokens(texts[FILE], texts[CONFIG]) if CONFIG in texts else ()

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
@@ -10,6 +11,7 @@ from marin_dag.graph.step import Input, Runtime, StepContext, step
 from marin_dag.run.supply import usable_cpus
 from runtime.data.gates import GateLimits
 from steps.documents import DocumentsResult
+from steps.local_splits import check_local_splits
 from steps.tokenizer import TokenizerResult
 
 if TYPE_CHECKING:
@@ -55,16 +57,20 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
     why_encoder: str = ""
 
 
-@step(policy="tracked", packages=("tokenizers", "tensorstore", "tiktoken"), parts=True)
+def _check(config: TokenizeConfig) -> None:
+    check_local_splits(config.documents, config.validation_share)
+
+
+@step(policy="tracked", packages=("tokenizers", "tensorstore", "tiktoken"), parts=True, check=_check)
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     """Write one cache shard for each shard of documents, so the bytes do not depend on the workers."""
     from runtime.data.gates import ShardWritten, Tally, check_gates
-    from runtime.data.tokenizing import FinishedBlocks, SplitShard, check_splits, shard_blocks, write_caches
+    from runtime.data.tokenizing import FinishedBlocks, SplitShard, shard_blocks, write_caches
 
     documents = config.documents.result
     sizes = documents.sizes_by_shard(config.documents.name)
     paths = [config.documents.join(shard) for shard in documents.shards]
-    check_splits(paths, documents.num_documents, config.validation_share, context.log)
+    _check_splits(paths, documents.num_documents, config.validation_share, context)
     tokenizer = config.tokenizer.result
     path = config.tokenizer.join(tokenizer.tokenizer)
     encoder, token_format = _encoder(path, tokenizer, config.encoder)
@@ -106,6 +112,20 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     check(tally)
     _warn(tally.total, encoder, context)
     return _result(*write_all(context.output_path, blocks=blocks), encoder)
+
+
+def _check_splits(shards: Sequence[str], num_documents: int, validation_share: float, context: StepContext) -> None:
+    """Raise CacheError for a split without documents, and warn of a tiny validation split."""
+    from runtime.data.cache import CacheError
+    from runtime.data.splits import small_split
+    from runtime.text.documents import read_documents
+
+    texts = (document.text.encode() for document in read_documents(shards))
+    small = small_split(texts, validation_share, num_documents=num_documents)
+    if small is not None and small.empty:
+        raise CacheError(small.problem(validation_share))
+    if small is not None:
+        context.log.warning("%s", small.problem(validation_share))
 
 
 def _warn(total: "ShardCounts", encoder: "Encoder", context: StepContext) -> None:

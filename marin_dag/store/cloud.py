@@ -19,6 +19,8 @@ NO_NETWORK_PAUSES_SECONDS = (0.5, 1.0)
 MAX_OBJECT_NAME_IN_BYTES = 1_024
 """The limit of Cloud Storage and of S3, without the name of the bucket."""
 CONCURRENT_READS = 32
+MAX_REASON_CHARACTERS = 500
+"""A proxy may answer with a page of any size."""
 CREATOR = "creator"
 """Metadata key of a random value by which a repeated create recognizes its own object after a lost reply."""
 
@@ -109,4 +111,4 @@ class CloudStore(Store):
 def first_line(error: BaseException) -> str:
     """Return type and first line of an error, without secrets."""
     lines = redact(str(error)).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0][:MAX_REASON_CHARACTERS]}" if lines else type(error).__name__

@@ -20,7 +20,7 @@ import requests
 from google.api_core.retry import Retry
 from google.cloud import storage
 
-from marin_dag.store.cloud import CREATOR, FIRST_CONTACT_TIMEOUT_SECONDS, CloudStore, first_line
+from marin_dag.store.cloud import CREATOR, FIRST_CONTACT_TIMEOUT_SECONDS, MAX_REASON_CHARACTERS, CloudStore, first_line
 from marin_dag.store.redact import redact
 from marin_dag.store.retry import TRANSIENT_CODES, is_transient
 from marin_dag.store.store import Entry, Store, StoreError, checked
@@ -229,7 +229,19 @@ def _client_of(emulator: str, process: int) -> storage.Client:
     os.environ.setdefault(NO_BUCKET_REQUESTS, "true")
     # More threads than the client's pool holds connections are no reason to warn.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-    return storage.Client.create_anonymous_client() if emulator else storage.Client(project=None)
+    client = storage.Client.create_anonymous_client() if emulator else storage.Client(project=None)
+    client._http.hooks["response"].append(_drop_deep_page)
+    return client
+
+
+def _drop_deep_page(response: requests.Response, **_: Any) -> None:
+    """Drop the page of an error if it is nested too deep for JSON: Google's library would raise RecursionError."""
+    if response.status_code >= 400:
+        with contextlib.suppress(ValueError):
+            try:
+                response.json()
+            except RecursionError:
+                response._content = b""
 
 
 def _upload(blob: storage.Blob, data: bytes, *, if_generation_match: int | None = None) -> None:
@@ -250,8 +262,8 @@ def _reason(error: BaseException) -> str:
             found = found["error"] if "error" in found else found.get("message") or found["errors"][0]
             with contextlib.suppress(ValueError):  # Google's testbench writes the error as text
                 found = json.loads(found) if isinstance(found, str) and found.startswith("{") else found
-        return redact(str(found))
-    except (AttributeError, LookupError, TypeError, ValueError):
+        return redact(str(found))[:MAX_REASON_CHARACTERS]
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         return first_line(error)
 
 

@@ -6,6 +6,7 @@ different. From a URL it removes user, password and signature without a trace: t
 which, so two signed URLs of one object are one identity.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -237,10 +238,6 @@ def _secrets_of(environment: frozenset[tuple[str, str]], remembered: frozenset[s
 
 def _secret_parts(value: str) -> list[str]:
     """Return the secret fields of a JSON document, such as a service account's; otherwise the value itself."""
-    try:
-        document = json.loads(value)
-    except ValueError:
-        return [value]
     parts: list[str] = []
 
     def collect(item: Any) -> None:
@@ -249,7 +246,8 @@ def _secret_parts(value: str) -> list[str]:
         for inner in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
             collect(inner)
 
-    collect(document)
+    with contextlib.suppress(ValueError, RecursionError):
+        collect(json.loads(value))
     return parts or [value]
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from runtime.data.cache import TokenCache
-from runtime.data.tokenizing import is_validation, shard_blocks
+from runtime.data.splits import is_validation
+from runtime.data.tokenizing import shard_blocks
 from runtime.text.documents import read_batches
 
 TOKENS_READ_TOGETHER = 1 << 20

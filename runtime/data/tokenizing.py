@@ -1,27 +1,21 @@
 """Tokenizing: one shard of documents to its tokens, split into training and validation by the text."""
 
 import dataclasses
-import hashlib
 import itertools
-import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from runtime.data.cache import CacheError, ShardRecord, TokenCache, TokenFormat
+from runtime.data.cache import ShardRecord, TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.encoding import EncodedBatch, Encoder
 from runtime.data.gates import NAMED_SHARDS, NUMBERS, ShardCounts
 from runtime.data.permutation import key_of, permuted
-from runtime.text.documents import Document, read_batches, read_documents
+from runtime.data.splits import SPLITS, is_validation
+from runtime.text.documents import Document, read_batches
 
-SPLITS = ("train", "validation")
-CERTAIN_DOCUMENTS = 64
-"""A split that should hold so many documents never holds few: the chance of fewer than 16 is below 1e-12."""
-FEW_DOCUMENTS = 16
-"""A validation split of fewer documents is a warning."""
 BATCH_BYTES = 4 << 20
 """Text that is encoded together: enough for every core, and several batches fit in memory."""
 COUNTED_TOGETHER = 1 << 15
@@ -43,41 +37,6 @@ class SplitShard:
     def from_json(cls, document: dict) -> "SplitShard":
         train, validation = (ShardRecord(**document[split]) for split in SPLITS)
         return cls(train, validation, ShardCounts(**document["counts"]))
-
-
-def is_validation(text: bytes, validation_share: float) -> bool:
-    """Return whether a document is held out, by the hash of its text (UTF-8) alone.
-
-    Every copy of a text is in the same split. By its id, a text that two sources hold, or one source twice, could be
-    measured in one copy and trained on in the other.
-    """
-    place = int.from_bytes(hashlib.sha256(b"validation\x00" + text).digest()[:8], "big")
-    return place < int(validation_share * 2**64)
-
-
-def check_splits(sources: Sequence[str], num_documents: int, validation_share: float, log: logging.Logger) -> None:
-    """Raise CacheError for a split without documents, and warn of a tiny validation split, before anything is encoded.
-
-    Reads only as many documents as it takes, and none where chance makes no split small.
-    """
-    if min(validation_share, 1 - validation_share) * num_documents >= CERTAIN_DOCUMENTS:
-        return
-    counts = dict.fromkeys(SPLITS, 0)
-    for document in read_documents(sources):
-        counts["validation" if is_validation(document.text.encode(), validation_share) else "train"] += 1
-        if counts["train"] and counts["validation"] >= FEW_DOCUMENTS:
-            return
-    for split, count in counts.items():
-        if not count:
-            raise CacheError(
-                f"{split}: none of the {num_documents} documents fall into this split, which the hash of their texts "
-                f"decides. Change validation_share={validation_share}, or split the source into more documents."
-            )
-    log.warning(
-        "validation: %d of %d documents fall into this split, so its loss says little. Raise validation_share=%s, or "
-        "split the source into more documents.",
-        *(counts["validation"], num_documents, validation_share),
-    )
 
 
 def tokenize_shard(

@@ -38,8 +38,8 @@ def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "corpus"
     folder.mkdir()
     for name in ("web_notes", "papers"):
-        line = json.dumps({"id": "1", "text": f"A page of {name}."}) + "\n"
-        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(line.encode(), mtime=0))
+        lines = (json.dumps({"text": f"Page {number} of {name}."}) + "\n" for number in range(2_000))
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
     return folder
 
 

@@ -11,11 +11,10 @@ import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tests.gcs_server.faults import Faults
+from tests.threaded_server import ThreadedServer
 
 REPO = r"(?P<repo>[^/]+/[^/]+)"
 SEED_FILES = {".gitattributes": b"*.safetensors filter=lfs\n"}
@@ -52,37 +51,19 @@ class Repository:
         return self.branches[revision][-1] if revision in self.branches else revision
 
 
-class HubServer:
-    """A hub in threads of this process; a context manager. Each write needs `token`."""
+class HubServer(ThreadedServer):
+    """A hub. Each write needs `token`."""
 
     def __init__(self, token: str) -> None:
+        server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
+        server.daemon_threads = True
+        super().__init__(server, "fake hub")
         self.token = token
-        self.faults = Faults()
-        self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.repositories: dict[str, Repository] = {}
         self.on_request: Callable[[str, bool], None] = lambda request, is_applied: None
         """Called before a request is applied, and before its answer is sent."""
         self._lock = threading.Lock()
-        handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="fake hub", daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> "HubServer":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
     def answer(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         with self._lock:

@@ -52,7 +52,7 @@ def write_corpus(folder: Path) -> str:
     folder.mkdir(parents=True)
     for name in ("web", "code"):
         with gzip.GzipFile(folder / f"{name}.jsonl.gz", "w", mtime=0) as file:
-            file.write(json.dumps({"text": f"a {name} page"}).encode())
+            file.writelines(json.dumps({"text": f"{name} page {page}"}).encode() + b"\n" for page in range(1_000))
     return str(folder)
 
 

@@ -181,7 +181,7 @@ def test_an_imported_model_gets_no_warning_for_its_shape(kestrel):
 def test_every_pipeline_that_trains_has_the_warnings_in_its_plan(tmp_path, pipeline, phase):
     for number in range(2):
         with gzip.open(tmp_path / f"web_{number}.jsonl.gz", "wt") as file:
-            file.write(json.dumps({"text": f"page {number}"}) + "\n")
+            file.writelines(json.dumps({"text": f"page {number} of {page}"}) + "\n" for page in range(1_000))
     command = [sys.executable, f"pipelines/{pipeline}.py", "--dry-run", "--prefix", str(tmp_path / "runs")]
     command += ["--corpus", str(tmp_path)] if pipeline == "online_mixing" else []
     root = Path(__file__).resolve().parents[2]

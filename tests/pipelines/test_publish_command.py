@@ -108,8 +108,9 @@ OF_OTHERS = {"LICENSE": b"terms", "eval/results.json": b"{}", "pytorch_model.bin
 def test_weights_that_the_export_lacks_are_removed_a_changed_file_replaced_and_files_of_others_kept(
     tmp_path, hub, capsys
 ):
-    exports = write_exports(tmp_path)
-    assert publish(tmp_path, "hf_export/first-2") == 0
+    prefix = tmp_path / "prefix"
+    exports = write_exports(prefix)
+    assert publish(prefix, "hf_export/first-2") == 0
     repository = hub.repositories[REPO]
     name = REVISIONS[2]
     repository.commits[repository.head(name)] |= {"config.json": b"{}"} | SHARDS | OF_OTHERS
@@ -118,10 +119,10 @@ def test_weights_that_the_export_lacks_are_removed_a_changed_file_replaced_and_f
         (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / name / file).write_bytes(content)
     capsys.readouterr()
-    assert publish(tmp_path, "hf_export/first-2", "--dry-run") == 2
-    assert publish(tmp_path, "hf_export/first-2") == 0
-    check_message(shortened(capsys.readouterr().out, tmp_path))
-    assert publish(tmp_path, "hf_export/first-2", to=str(folder)) == 0
+    assert publish(prefix, "hf_export/first-2", "--dry-run") == 2
+    assert publish(prefix, "hf_export/first-2") == 0
+    check_message(shortened(capsys.readouterr().out, prefix))
+    assert publish(prefix, "hf_export/first-2", to=str(folder)) == 0
     in_folder = {str(path.relative_to(folder / name)): path.read_bytes() for path in (folder / name).rglob("*.*")}
     in_folder["LICENSE"] = (folder / name / "LICENSE").read_bytes()
     for found in (repository.files(name), in_folder):
@@ -291,11 +292,12 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(tmp_path
 
 
 def test_neither_the_prefix_of_the_run_nor_a_file_is_published_to(tmp_path, capsys):
-    write_exports(tmp_path, names=("hf_export/first-2",))
+    prefix = tmp_path / "prefix"
+    write_exports(prefix, names=("hf_export/first-2",))
     (tmp_path / "file").write_text("kept")
     before = sorted(tmp_path.rglob("*"))
-    for to in (f"{tmp_path}/.", str(tmp_path / "file")):
-        assert publish(tmp_path, "hf_export/first-2", to=to) == 1
+    for to in (f"{prefix}/.", f"{prefix}/published/model", str(tmp_path / "file")):
+        assert publish(prefix, "hf_export/first-2", to=to) == 1
         check_message(capsys.readouterr().err)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -393,8 +395,8 @@ def test_a_kill_between_the_renames_of_a_folder_loses_neither_the_old_nor_the_ne
 
 
 def test_two_exports_of_one_milestone_are_no_two_revisions(tmp_path, capsys):
-    write_exports(tmp_path, names=("hf_export/first-2", "hf_export/again-2"))
-    assert publish(tmp_path, "hf_export/*-2", to=str(tmp_path / "published")) == 1
+    write_exports(tmp_path / "prefix", names=("hf_export/first-2", "hf_export/again-2"))
+    assert publish(tmp_path / "prefix", "hf_export/*-2", to=str(tmp_path / "published")) == 1
     check_message(capsys.readouterr().err)
 
 

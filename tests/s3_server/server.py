@@ -9,12 +9,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from tests.gcs_server.faults import Faults
+from tests.threaded_server import ThreadedServer
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -24,24 +23,18 @@ class _Handler(WSGIRequestHandler):
         pass
 
 
-class S3Server:
-    """moto in a thread of this process; a context manager."""
+class S3Server(ThreadedServer):
+    """moto."""
 
     def __init__(self) -> None:
         from moto.server import DomainDispatcherApplication, create_backend_app
 
-        self.faults = Faults()
-        self.requests: list[str] = []
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Handler)
+        super().__init__(server, "fake s3")
         self.ignores_if_none_match = False
         self._application: Application = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="fake s3", daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
 
     def environment(self) -> dict[str, str]:
         """Return the variables that lead s3fs and AWS's tools to this server."""
@@ -61,17 +54,6 @@ class S3Server:
         status = connection.getresponse().status
         connection.close()
         assert status == 200, status
-
-    def __enter__(self) -> "S3Server":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}?{environ.get('QUERY_STRING', '')}"

@@ -12,7 +12,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.inputs import Input
 from runtime.data.cache import TokenCache
 from runtime.data.gates import GateError, GateLimits
-from steps.input_tokenizer import InputTokenizerConfig, LocalTokenizer, input_tokenizer
+from steps.input_tokenizer import InputTokenizerConfig, LocalTokenizer, input_tokenizer, local_tokenizer
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import write_tokenizer
 from tests.catalogue import expect_error
@@ -105,3 +105,37 @@ def test_one_token_as_bos_and_eos_is_refused_before_anything_runs():
     )
     with expect_error(ValueError):
         input_tokenizer.check(config)
+
+
+def described_apart(folder: Path, **changes: object) -> LocalTokenizer:
+    """Write a tokenizer whose EOS is in its tokenizer_config.json only."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<s>"])
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    tokens = {"256": {"content": "<s>", "special": True}, "257": {"content": "</s>", "special": True, **changes}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": tokens}))
+    return local_tokenizer(str(folder))
+
+
+def test_a_token_that_only_tokenizer_config_has_is_taken(tmp_path, run_alone):
+    local = described_apart(tmp_path)
+    config = InputTokenizerConfig(tokenizer=local, eos_token="</s>", bos_token="<s>")
+    taken = run_alone(input_tokenizer, config, "tokenizer")
+    assert (taken.result.bos_token_id, taken.result.eos_token_id, taken.result.vocab_size) == (256, 257, 258)
+    tokenizer = Tokenizer.from_file(taken.join(taken.result.tokenizer))
+    assert tokenizer.get_added_tokens_decoder()[257].special
+    assert tokenizer.encode("a</s>", add_special_tokens=False).ids[-1] == 257
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ bos_token }}"}))
+    without = local_tokenizer(str(tmp_path))
+    assert without.added_tokens == () and without.sha256 == local.sha256
+
+
+@pytest.mark.parametrize("decoder", ['{"999": {"content": "</s>"}}', '{"257": "</s>"}'], ids=["gap", "no token"])
+def test_tokens_of_tokenizer_config_without_a_right_id_are_refused(tmp_path, run_alone, decoder):
+    described_apart(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"added_tokens_decoder": {decoder}}}')
+    with expect_error(UserError):
+        config = InputTokenizerConfig(tokenizer=local_tokenizer(str(tmp_path)), eos_token="</s>", bos_token=None)
+        run_alone(input_tokenizer, config, "tokenizer")

@@ -9,7 +9,16 @@ from runtime.text.drops import DropLedger
 from runtime.text.extraction import formats, html, packages, records, web_archive
 from runtime.text.extraction.archive import is_seekable, open_members, spooled
 from runtime.text.extraction.damage import as_damage, store_failures_raised
-from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Excluded, Extracted, Text, Unreadable, decoded
+from runtime.text.extraction.extracted import (
+    NOT_UTF8,
+    DamagedFileError,
+    Excluded,
+    Extracted,
+    Text,
+    Unreadable,
+    decoded,
+    no_bytes,
+)
 from runtime.text.extraction.formats import Format, Unit
 from runtime.text.extraction.guard import Guard, unguarded
 from runtime.text.extraction.limits import DEFAULTS, TOO_LARGE, Limits
@@ -89,6 +98,8 @@ def _read(
         elif isinstance(format_, formats.WebArchive | formats.ParquetTable | formats.ChatTable):
             with contextlib.nullcontext(file) if is_seekable(unit) else spooled(file) as opened:
                 if isinstance(format_, formats.WebArchive):
+                    if not opened.read(1):
+                        raise no_bytes(shown)
                     yield from web_archive.read_web_archive(opened, format_, limits, guard)
                 else:
                     yield from records.read_records(opened, name, format_, limits, guard, shown=shown)

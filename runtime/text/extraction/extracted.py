@@ -42,6 +42,10 @@ NO_TEXT = "no text"
 EXCERPT_BYTES = 200
 
 
+def no_bytes(name: str) -> DamagedFileError:
+    return DamagedFileError(f"{name}: holds no bytes: its upload was cut short. Fetch it again, or leave it out.")
+
+
 def decoded(data: bytes) -> str | Unreadable:
     """Decode UTF-8 strictly; guessing another encoding would silently change the text."""
     try:

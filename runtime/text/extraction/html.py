@@ -2,7 +2,7 @@
 
 Before Resiliparse reads the tree, this module repairs what Resiliparse loses: formulae become TeX (`formulae`), code is
 set aside (`code_blocks`), line numbers, heading marks and the readings of ruby go, a row of a data table becomes one
-line, bars of links go, lists of prose stay (`lists`), and so do short texts (`tree`).
+line, bars of links go, lists of prose stay (`lists`), and so do dates in sentences and short texts (`tree`).
 """
 
 import re
@@ -18,13 +18,15 @@ from runtime.text.extraction.extracted import EXCERPT_BYTES, Extracted, Text, Un
 from runtime.text.extraction.formats import Pages
 from runtime.text.extraction.formulae import write_as_tex
 from runtime.text.extraction.lists import mark_numbers, protect_lists_of_prose, show_numbers
-from runtime.text.extraction.tree import select, text_node, text_of, with_marks, without_marks
+from runtime.text.extraction.tree import as_span, select, text_node, text_of, with_marks, without_marks
 
 NO_CHARSET, TOO_DEEP = "no charset fits", "nested too deep"
 TOO_MANY_ATTRIBUTES, UNPARSABLE = "too many attributes", "cannot be parsed"
 _NO_PROSE = "rt, rp, rtc, td.linenos, td.gutter, .lineno, .linenodiv, .line-numbers-rows, a.headerlink, .mw-editsection"
 # Their texts are "logo", "5 of 5 stars" and "your browser cannot play this"; those of formulae are in the tree as TeX.
 _PICTURES = "img, area, svg, object, embed, audio, video, canvas"
+# Resiliparse leaves out every `time`, also those within a sentence or a table.
+_DATES_OF_PROSE = ", ".join(f"{tag} time" for tag in ("p", "li", "td", "th", "dt", "dd", "blockquote", "figcaption"))
 _HEADING_LINKS = "h1 a, h2 a, h3 a, h4 a, h5 a, h6 a"
 _HEADING_MARKS = ("#", "¶", "§", "🔗")
 _BAR = re.compile(r"(?=.*[|·•»/])[\s|·•»›>/\[\]-]*", re.S)
@@ -110,6 +112,8 @@ def page_text(page: str, *, main_content: bool) -> str:
     if main_content:
         _remove_bars_of_links(tree)
         protect_lists_of_prose(tree)
+        for date in select(tree, _DATES_OF_PROSE):
+            as_span(tree, date)
     for picture in select(tree, _PICTURES):
         picture.decompose()
     # Without `alt_texts` Resiliparse leaves out figures, and with them code, tables and quotations.

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from runtime.text.extraction.tree import select
+from runtime.text.extraction.tree import as_span, select
 
 _MAX_LINKED = 0.5
 # Resiliparse leaves out a list of which more than about 0.22 are links.
@@ -86,10 +86,7 @@ def protect_lists_of_prose(tree: Any) -> None:
             continue
         if linked_share > _MAX_LINKED_OF_RESILIPARSE:
             for link in links:
-                span = tree.create_element("span")
-                for child in link.child_nodes.values():
-                    span.append_child(child)
-                link.replace_with(span)
+                as_span(tree, link)
         wrapper = outer = tree.create_element("div")
         for _ in range(_WRAPPERS - 1):
             wrapper = wrapper.append_child(tree.create_element("div"))

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from runtime.text.extraction.chats import ChatError, chat_text
 from runtime.text.extraction.damage import as_damage
-from runtime.text.extraction.extracted import NO_TEXT, DamagedFileError, Extracted, Text, Unreadable, decoded
+from runtime.text.extraction.extracted import NO_TEXT, Extracted, Text, Unreadable, decoded, no_bytes
 from runtime.text.extraction.formats import ChatTable, JsonLines, ParquetTable
 from runtime.text.extraction.guard import Guard, Guarded
 from runtime.text.extraction.limits import TOO_LARGE, Limits, Stream, Unpacked, unpack_zstd
@@ -176,7 +176,7 @@ def _lines(file: IO[bytes], name: str, limits: Limits, shown: str) -> Iterator[b
             stream = Unpacked(unpack_zstd(packed, shown, limits), lambda: packed.num_bytes, shown, limits)
         yield from _split(stream, min(limits.max_document_bytes, limits.max_document_memory // MEMORY_PER_BYTE))
     if not packed.num_bytes:
-        raise DamagedFileError(f"{shown}: holds no bytes: its upload was cut short. Fetch it again, or leave it out.")
+        raise no_bytes(shown)
 
 
 def _split(stream: io.RawIOBase, max_bytes: int) -> Iterator[bytes | None]:

@@ -42,3 +42,11 @@ def select(tree: Any, selector: str) -> list[Any]:
     """Return the elements of a page that a CSS selector matches."""
     # Iterating the collection searches it again for each element: minutes for a page of many links.
     return tree.document.query_selector_all(selector).values()
+
+
+def as_span(tree: Any, element: Any) -> None:
+    """Replace an element by one of the same content that means nothing."""
+    span = tree.create_element("span")
+    for child in element.child_nodes.values():
+        span.append_child(child)
+    element.replace_with(span)

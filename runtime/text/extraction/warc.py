@@ -5,9 +5,8 @@ that begins with a record, in a plain file at the next line that begins one. The
 length that it claims. Memory holds one record; a file that is one large member is unpacked to disk. The search for the
 next record takes time linear in the file's size, and what is read in vain has a limit.
 
-FastWARC 2.0.1 reads 2.7 times as fast, which is 5 % of an extraction. It is not used because it refuses files with bare
-newlines and headers of 50 kB, gives all later records of one gzip member one offset, and ends at damage: with 20 random
-bytes in an archive of 286 compressed records it finds 136 of them on average, this module 285.
+FastWARC 2.0.1 and warcio 1.8.1 end at damage: with five random bytes in an archive of 822 compressed records they find
+173 of them on average, this module 817. FastWARC's speed, 2.7 times this module's, would save 5 % of an extraction.
 """
 
 import base64

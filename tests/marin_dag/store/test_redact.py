@@ -79,6 +79,12 @@ def test_only_the_secret_fields_of_a_json_document_are_hidden(monkeypatch: pytes
     assert "planted" not in redact(json.dumps(key)) + redact(json.dumps(account, indent=1)) + redact(repr(key))
 
 
+@pytest.mark.parametrize("depth", [400, 60_000])
+def test_a_secret_of_many_brackets_is_hidden(monkeypatch: pytest.MonkeyPatch, depth: int):
+    monkeypatch.setenv("DEEP_TOKEN", "[" * depth + "]" * depth)
+    assert redact("saw " + "[" * depth + "]" * depth) == "saw ***"
+
+
 @pytest.mark.parametrize(
     "text",
     [

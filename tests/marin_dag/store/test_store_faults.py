@@ -220,16 +220,19 @@ def test_a_large_upload_resumes_after_faults(gcs: Cloud):
     assert gcs.store.settle("large") == (len(data), google_crc32c.Checksum(data).digest().hex())
 
 
-# As Google's testbench and its proxies send them: a message that is an object, a code that is no number.
+# As Google's testbench and its proxies send them: a message that is an object, a code that is no number, a page that no
+# parser of JSON reads.
 ODD_ERRORS = (
     '{"error": {"code": 503, "message": {"error": {"message": "backend invalid"}}}}',
     '{"error": {"code": "unavailable", "message": "invalid"}}',
     json.dumps({"code": 503, "message": json.dumps({"error": {"errors": [{"message": "backend invalid"}]}})}),
     "invalid",
+    "[" * 99_000,
+    json.dumps({"error": {"message": '{"error":' * 30_000}}),
 )
 
 
-@pytest.mark.parametrize("document", ODD_ERRORS)
+@pytest.mark.parametrize("document", ODD_ERRORS, ids=range(len(ODD_ERRORS)))
 def test_the_status_decides_whatever_the_text_of_an_error_is(gcs: Cloud, document: str):
     for act, expected in OPERATIONS.values():
         gcs.add_fault(Fault("status", status=503, count=1, document=document))
@@ -242,7 +245,7 @@ def test_the_status_decides_whatever_the_text_of_an_error_is(gcs: Cloud, documen
     assert not is_transient(caught.value)
 
 
-@pytest.mark.parametrize("document", ODD_ERRORS)
+@pytest.mark.parametrize("document", ODD_ERRORS, ids=range(len(ODD_ERRORS)))
 def test_the_status_decides_for_fsspec_too(gcs: Cloud, document: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gcsfs.retry.asyncio", WITHOUT_PAUSES)
     read: list[str] = []

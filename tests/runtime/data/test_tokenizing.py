@@ -8,7 +8,8 @@ import pytest
 from runtime.data import tokenizing
 from runtime.data.cache import TokenFormat
 from runtime.data.encoding import Encoder
-from runtime.data.tokenizing import is_validation, tokenize_shard
+from runtime.data.splits import is_validation
+from runtime.data.tokenizing import tokenize_shard
 from runtime.text.documents import Document, write_documents
 from runtime.text.tokenizer_training import train
 

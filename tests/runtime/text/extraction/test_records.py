@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from runtime.text.drops import DropLedger
 from runtime.text.extraction import limits, parquet_rows, records
-from runtime.text.extraction.archive import list_units
+from runtime.text.extraction.archive import covers, list_units
 from runtime.text.extraction.chats import ChatError, chat_text
 from runtime.text.extraction.extract import extract
-from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable
+from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable, WebArchive
 from runtime.text.extraction.guard import DEADLY, Guard, Guarded, unguarded
 from runtime.text.extraction.limits import Limits
 from runtime.text.extraction.limits import zstd as zstd_module
@@ -172,10 +172,11 @@ def test_arguments_of_a_call_may_hold_what_json_lacks():
 # Files
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet", "a.warc", "a.wet.gz"])
 def test_a_file_without_bytes_is_damaged(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
-    format_ = ParquetTable() if name.endswith("parquet") else JsonLines()
+    formats = (JsonLines(), ParquetTable(), WebArchive())
+    (format_,) = (format_ for format_ in formats if covers(format_, name))
     assert read(tmp_path / name, format_) == ([], {"damaged file": 1})
 
 

@@ -17,7 +17,7 @@ SAMPLE = [*THREE_BYTES[::37], *TWO_BYTES[::7], *OTHERS[::97], *(f"x{c}" for c in
 PARAGRAPH = "<p>A paragraph that is long enough for a page of its own, and has no links.</p>"
 
 INLINE = [
-    *(f"<p>a<{tag}>{{}}</{tag}>z</p>" for tag in ("b", "i", "em", "strong", "a", "span", "code", "font", "u", "sub")),
+    *(f"<p>a<{tag}>{{}}</{tag}>z</p>" for tag in ("b", "i", "em", "strong", "a", "span", "code", "font", "u", "time")),
     "<p>a<b></b>{}<b></b>z</p>",
     "<p>a<b><i><u>{}</u></i></b>z</p>",
     "<p>a<!-- note -->{}<!-- note -->z</p>",
@@ -28,6 +28,7 @@ BLOCKS = [
     "<p><b>{}</b></p>",
     "<ol><li>{}</ol>",
     "<ol><li><a>{}</a></ol>",
+    "<ol><li><time>{}</time></ol>",
     "<table><tr><td>{}</td></tr></table>",
     "<table><tr><td><a>{}</a></td></tr></table>",
     "<table><tr><th>k</th></tr><tr><td><p>{}</p></td></tr></table>",
