@@ -67,7 +67,7 @@ class HubServer:
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = _Server(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="fake hub", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:
@@ -225,6 +225,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms between its head and its body
     hub: HubServer
 
     def log_message(self, format: str, *arguments: Any) -> None:  # keep the output of tests short
