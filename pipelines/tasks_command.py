@@ -46,7 +46,7 @@ def show_tasks(session: Session, steps: Iterable[Step[Any]]) -> int:
 def _row(name: str, num_items: Mapping[str, int]) -> list[str]:
     names = members(name)
     facts = read_facts(installed() / definitions()[names[0]])
-    choices = facts.num_choices or CHOICES.get(name)
+    choices = facts.num_choices or CHOICES.get(items_of(name))
     there = [items_of(member) for member in names if items_of(member) in num_items]
     has_items = bool(there) or all(map(is_packaged, names))
     missing = {"items=FILE": not has_items, "--run-generated-code": facts.runs_code}
