@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from pipelines.output import aligned
@@ -70,4 +70,4 @@ def _num_items(session: Session, configs: Iterable[LmEvalConfig]) -> Mapping[str
 
 
 NAME = "tasks"
-COMMAND = Command(NAME, "", "list the tasks that a recipe can score: form, shots, chance, items, suites", _tasks)
+COMMAND = command(NAME, "list the tasks that a recipe can score: form, shots, chance, items, suites")(_tasks)
