@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError, listed
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
@@ -217,14 +217,15 @@ def _files(session: Session, export: _Export, folder: Path) -> "dict[str, Revisi
 
 
 def _add_arguments(parser: Any) -> None:
-    what = "(publish) the repository, or a local folder"
+    what = "the repository, or a local folder"
     parser.add_argument("--to", metavar="hub:ORGANIZATION/NAME|FOLDER", help=what)
-    parser.add_argument("--private", action="store_true", help="(publish) make a new repository private")
-    parser.add_argument("--rewind-main", action="store_true", help="(publish) let main go back to an earlier revision")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--rewind-main", action="store_true", help="let main go back to an earlier revision")
 
 
-COMMAND = Command(
-    "publish", "STEP|GLOB ... --to hub:ORGANIZATION/NAME|FOLDER",
+COMMAND = command(
+    "publish STEP|GLOB... --to hub:ORGANIZATION/NAME|FOLDER",
     "publish exports as revisions of one Hugging Face repository or of a folder; the last one becomes main",
-    _publish, 1, 1000, _add_arguments, ("--set", "--dry-run"),
-)  # fmt: skip
+    "--set --dry-run",
+    add_arguments=_add_arguments,
+)(_publish)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.output_ref import OutputRef
@@ -210,21 +210,22 @@ def _exported(store: Store, export: Step[HfExportConfig], weights: str | None) -
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--prompt", metavar="TEXT", action="append", default=[], help="(sample) a prompt; repeatable")
-    longest = f"(sample) longest text in tokens (default {MAX_NEW_TOKENS})"
-    parser.add_argument("--prompts", metavar="FILE", help="(sample) a file with one prompt a line")
+    parser.add_argument("--prompt", metavar="TEXT", action="append", default=[], help="a prompt; repeatable")
+    longest = f"longest text in tokens (default {MAX_NEW_TOKENS})"
+    parser.add_argument("--prompts", metavar="FILE", help="a file with one prompt a line")
     parser.add_argument("--max-new-tokens", metavar="N", type=positive, default=MAX_NEW_TOKENS, help=longest)
-    parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="(sample) 0: the likeliest tokens")
-    parser.add_argument("--top-p", metavar="P", type=float, help="(sample) draw from the likeliest tokens that reach P")
-    parser.add_argument("--seed", metavar="N", type=int, help="(sample) seed of the draws (default 0)")
-    parser.add_argument("--chat", action="store_true", help="(sample) answer by the tokenizer's chat template")
-    template = "(sample) answer by this chat_template.jinja or tokenizer_config.json"
+    parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="0: the likeliest tokens")
+    parser.add_argument("--top-p", metavar="P", type=float, help="draw from the likeliest tokens that reach P")
+    parser.add_argument("--seed", metavar="N", type=int, help="seed of the draws (default 0)")
+    parser.add_argument("--chat", action="store_true", help="answer by the tokenizer's chat template")
+    template = "answer by this chat_template.jinja or tokenizer_config.json"
     parser.add_argument("--chat-template", metavar="FILE", help=template)
-    parser.add_argument("--weights", metavar="NAME", help="(sample) name of EMA weights, or hot: the trained weights")
+    parser.add_argument("--weights", metavar="NAME", help="name of EMA weights, or hot: the trained weights")
 
 
-COMMAND = Command(
-    "sample", "STEP|PHASE@STEP --prompt TEXT",
+COMMAND = command(
+    "sample STEP|PHASE@STEP --prompt TEXT",
     "text that a phase, a milestone, an export, or imported or merged weights write after prompts",
-    _sample, 1, 1, _add_arguments, ("--set", "--json"),
-)  # fmt: skip
+    "--set --json",
+    add_arguments=_add_arguments,
+)(_sample)

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from marin_dag.cli import main as command_line
-from marin_dag.cli.session import Command, Session
+from marin_dag.cli.session import Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
@@ -164,7 +164,7 @@ def _list_tasks(session: Session) -> int:
     return show_tasks(session, session.graph().steps if parsed.model and parsed.tasks else ())
 
 
-TASKS = Command(NAME, "", "list the tasks that can be scored: form, shots, chance, items, suites", _list_tasks)
+TASKS = command(NAME, "list the tasks that can be scored: form, shots, chance, items, suites")(_list_tasks)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ Milestone scores are not in the report: another interval of evaluation would mak
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
 from marin_dag.plan.plan import Plan
@@ -99,10 +99,12 @@ def _tasks(phase: str, result: Any) -> "Iterable[ScorePoint]":
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--page", metavar="FILE.html", help="(scores) draw scores over tokens, with standard errors")
+    parser.add_argument("--page", metavar="FILE.html", help="draw scores over tokens, with standard errors")
 
 
-COMMAND = Command(
-    "scores", "[PHASE ...]", "show the scores of each phase over tokens, also at milestones (--evaluate-every)",
-    _scores, 0, 100, _add_arguments, ("--set",),
-)  # fmt: skip
+COMMAND = command(
+    "scores [PHASE...]",
+    "show the scores of each phase over tokens, also at milestones (--evaluate-every)",
+    "--set",
+    add_arguments=_add_arguments,
+)(_scores)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from pipelines.output import aligned
@@ -46,7 +46,7 @@ def show_tasks(session: Session, steps: Iterable[Step[Any]]) -> int:
 def _row(name: str, num_items: Mapping[str, int]) -> list[str]:
     names = members(name)
     facts = read_facts(installed() / definitions()[names[0]])
-    choices = facts.num_choices or CHOICES.get(name)
+    choices = facts.num_choices or CHOICES.get(items_of(name))
     there = [items_of(member) for member in names if items_of(member) in num_items]
     has_items = bool(there) or all(map(is_packaged, names))
     missing = {"items=FILE": not has_items, "--run-generated-code": facts.runs_code}
@@ -70,4 +70,4 @@ def _num_items(session: Session, configs: Iterable[LmEvalConfig]) -> Mapping[str
 
 
 NAME = "tasks"
-COMMAND = Command(NAME, "", "list the tasks that a recipe can score: form, shots, chance, items, suites", _tasks)
+COMMAND = command(NAME, "list the tasks that a recipe can score: form, shots, chance, items, suites")(_tasks)

