@@ -30,7 +30,9 @@ from pipelines.sources import evaluation_items_step, laptop_sources
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.initialization import LEVANTER
 from runtime.model.llama.config import LlamaConfig
+from runtime.optim.optimizer import ChosenOptimizer
 from runtime.optim.schedule import Linear, Rewarm
+from runtime.scaling.law import FLOPS_PER_PARAMETER_AND_TOKEN
 from steps.fit_scaling_law import FitScalingLawConfig, fit_scaling_law
 
 VALIDATION_SHARE = 0.02
@@ -58,6 +60,9 @@ class Ladder:
     width_per_layer: int = 32
     head_dim: int = 8
     intermediate_per_width: int = 3
+    optimizer: ChosenOptimizer = None
+    """None is AdamW."""
+    seed: int = 0
 
     def model(self, width: int) -> LlamaConfig:
         """Return the model of a width."""
@@ -113,14 +118,16 @@ class Rung(NamedTuple):
     """The cooldown, at the end of the length."""
 
 
-def rungs(ladder: Ladder, caches: Mapping[str, Step], mixture: Mapping[str, float]) -> dict[str, Rung]:
-    """Return the rungs by name, each size from its smallest length up."""
+def rungs(
+    ladder: Ladder, caches: Mapping[str, Step], mixture: Mapping[str, float], *, prefix: str = ""
+) -> dict[str, Rung]:
+    """Return the rungs by name, each size from its smallest length up; `prefix` begins every name."""
     found = {}
     for width in ladder.widths:
         rate = ladder.learning_rate(width)
         lengths = [ladder.num_steps(width, each) for each in ladder.tokens_per_parameter]
         stable = recipe.phase(
-            f"w{width}",
+            f"{prefix}w{width}",
             mixture=MixtureSchedule.constant(dict(mixture)),
             caches=dict(caches),
             until_step=ladder.cooldown_start(lengths[-1]),
@@ -130,6 +137,8 @@ def rungs(ladder: Ladder, caches: Mapping[str, Step], mixture: Mapping[str, floa
             learning_rate=Rewarm(0.0, rate, warmup_steps=ladder.warmup_steps),
             compute_dtype="float32",
             remat="none",
+            optimizer=ladder.optimizer,
+            seed=ladder.seed,
             digest_every_steps=0,
             norms_every_steps=0,
             resources=recipe.Cpu(1),
@@ -137,20 +146,26 @@ def rungs(ladder: Ladder, caches: Mapping[str, Step], mixture: Mapping[str, floa
         for multiple, length in zip(ladder.tokens_per_parameter, lengths, strict=True):
             begin = ladder.cooldown_start(length)
             decay = Linear(rate, 0.0, decay_steps=length - begin)
-            cooldown = stable.at(step=begin).then(f"w{width}/{multiple:g}x", until_step=length, learning_rate=decay)
+            cooldown = stable.at(step=begin).then(
+                f"{prefix}w{width}/{multiple:g}x", until_step=length, learning_rate=decay
+            )
             found[cooldown.name] = Rung(width, cooldown)
     return found
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """Return the law of the laptop's ladder."""
+    found = rungs(LAPTOP, *laptop_data())
+    return [law(LAPTOP, found, held_out=[name for name, rung in found.items() if rung.width == LAPTOP.widths[-1]])]
+
+
+def laptop_data() -> tuple[dict[str, Step], dict[str, float]]:
+    """Return the token cache of each of the laptop's sources, and the natural mixture."""
     sources = laptop_sources()
     documents = clean_documents(sources.values(), evaluation_items_step())
     tokenizer = recipe.tokenizer(documents, vocab_size=LAPTOP.vocab_size)
     caches = recipe.token_caches(documents, tokenizer, validation_share=VALIDATION_SHARE)
-    mixture = {source.name: source.size_in_bytes for source in sources.values()}
-    found = rungs(LAPTOP, caches, mixture)
-    return [law(LAPTOP, found, held_out=[name for name, rung in found.items() if rung.width == LAPTOP.widths[-1]])]
+    return caches, {source.name: source.size_in_bytes for source in sources.values()}
 
 
 def law(ladder: Ladder, found: Mapping[str, Rung], *, held_out: Sequence[str]) -> Step:
@@ -199,8 +214,6 @@ def _target_lines(session: Session, graph: Graph) -> Iterator[str]:
     if record is None:
         yield "the target is predicted once the ladder has run"
         return
-    from runtime.scaling.law import FLOPS_PER_PARAMETER_AND_TOKEN  # needs NumPy, which a plan does not
-
     fitted = read_law(session.store, record)
     yield from predictions(fitted, wanted)
     yield from optimum(fitted, FLOPS_PER_PARAMETER_AND_TOKEN * wanted.num_parameters * wanted.num_tokens)

@@ -17,10 +17,12 @@ from pipelines.finished import finished
 from pipelines.machines import MACHINES, resources_named
 from pipelines.output import aligned
 from runtime.cost.chips import REACHED_SHARE_OF_PEAK, slice_of
+from runtime.scaling.curves import Interval
+from runtime.scaling.law import FLOPS_PER_PARAMETER_AND_TOKEN
 from steps.fit_scaling_law import FitScalingLawResult, fit_scaling_law
 
 if TYPE_CHECKING:
-    from runtime.scaling.bootstrap import Bootstrap, Interval
+    from runtime.scaling.bootstrap import Bootstrap
 
 NAME = "predict"
 HOUR_SECONDS = 3_600
@@ -64,15 +66,12 @@ def law_step(graph: Graph) -> Step[Any]:
 def read_law(store: Store, record: Record) -> FittedLaw:
     """Return the law of a finished fit."""
     from runtime.scaling.bootstrap import Bootstrap
-    from runtime.scaling.law import ScalingLaw
     from runtime.scaling.replicates import replicates_in
     from runtime.tables.parquet_bytes import from_parquet
 
     result = FitScalingLawResult.model_validate(record.result)
     table = from_parquet(store.read(f"{record.output_path}/{result.replicates}"))
-    factors = (result.irreducible, result.parameter_factor, result.token_factor, result.alpha, result.beta)
-    law = ScalingLaw(*(each.value for each in factors))
-    return FittedLaw(result, Bootstrap(law, replicates_in(table), result.confidence), table)
+    return FittedLaw(result, Bootstrap(result.law, replicates_in(table), result.confidence), table)
 
 
 def describe(result: FitScalingLawResult) -> Iterator[str]:
@@ -111,9 +110,7 @@ def at_bounds(share: float) -> Iterator[str]:
 def predictions(law: FittedLaw, wanted: Target) -> Iterator[str]:
     """Yield the loss of a run and the accuracies of the ladder's tasks, with their intervals."""
     from runtime.scaling.bootstrap import interval_around
-    from runtime.scaling.law import FLOPS_PER_PARAMETER_AND_TOKEN
     from runtime.scaling.replicates import curves_in
-    from runtime.scaling.task_curve import TaskCurve
 
     result, fitted = law.result, law.bootstrap
     loss = fitted.prediction(*wanted)
@@ -128,12 +125,11 @@ def predictions(law: FittedLaw, wanted: Target) -> Iterator[str]:
         "ladder"
     )
     yield from at_bounds(fitted.share_at_bounds)
-    for task in result.tasks:
-        curve = TaskCurve(task.chance, task.height, task.middle, task.width)
+    for measure, curve in result.tasks.items():
         losses = [each.law.loss(*wanted) for each in fitted.replicates]
-        found = [each.accuracy(at) for each, at in zip(curves_in(law.replicates, task.measure), losses, strict=True)]
+        found = [each.accuracy(at) for each, at in zip(curves_in(law.replicates, measure), losses, strict=True)]
         accuracy = interval_around(curve.accuracy(loss.value), found, result.confidence)
-        yield f"  {task.measure}: {_shown(accuracy)}; guessing gives {task.chance:.4f}"
+        yield f"  {measure}: {_shown(accuracy)}; guessing gives {curve.chance:.4f}"
 
 
 def optimum(law: FittedLaw, flops: float) -> Iterator[str]:
@@ -182,7 +178,7 @@ def budget_flops(parsed: argparse.Namespace) -> float | None:
     return float(parsed.money / parsed.price * HOUR_SECONDS * chips.num_chips * reached)
 
 
-def _shown(interval: "Interval") -> str:
+def _shown(interval: Interval) -> str:
     return f"{interval.value:.4f} ({interval.low:.4f} to {interval.high:.4f})"
 
 

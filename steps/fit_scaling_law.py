@@ -1,28 +1,23 @@
 """Fit scaling law: the law of a ladder's rungs, its intervals, and its errors for rungs that are held out."""
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph.step import Input, StepContext, step
-from runtime.evaluation.task_score import TaskScore, leading_of_each_task
+from runtime.evaluation.task_score import leading_of_each_task
+from runtime.scaling.curves import MIN_SCORED, Interval, IsoFlopCurve, TaskCurve
+from runtime.scaling.law import MIN_RUNGS, MIN_VALUES, Rung, ScalingLaw
 from steps.ema_eval import EmaEvalResult
 from steps.lm_eval import LmEvalResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from runtime.scaling.bootstrap import Bootstrap, Interval
-    from runtime.scaling.law import Rung
-    from runtime.scaling.task_curve import TaskCurve
+    from runtime.scaling.bootstrap import Bootstrap
 
 REPLICATES_FILE = "replicates.parquet"
-MIN_RUNGS = 6
-MIN_SIZES = 3
-MIN_SCORED = 4
-"""Limits of `runtime.scaling`; a plan does not import them from there, since that needs NumPy. A test compares both."""
 
 
 class FitScalingLawConfig(BaseModel, frozen=True, extra="forbid"):
@@ -42,14 +37,6 @@ class FitScalingLawConfig(BaseModel, frozen=True, extra="forbid"):
     seed: int = Field(default=0, ge=0)
 
 
-class Estimate(BaseModel, frozen=True, extra="forbid"):
-    """A value and the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class RungResult(BaseModel, frozen=True, extra="forbid"):
     """A rung and its predicted loss: a held-out rung's by the fit of the others, else by the fit of all rungs."""
 
@@ -58,7 +45,7 @@ class RungResult(BaseModel, frozen=True, extra="forbid"):
     num_tokens: int
     loss: float
     """Mean bits per byte over the held-out domains."""
-    predicted: Estimate
+    predicted: Interval
     is_held_out: bool
 
     @property
@@ -67,50 +54,36 @@ class RungResult(BaseModel, frozen=True, extra="forbid"):
         return self.predicted.value / self.loss - 1
 
 
-class IsoFlopResult(BaseModel, frozen=True, extra="forbid"):
-    """An IsoFLOP curve; see `runtime.scaling.isoflop`."""
-
-    flops: float
-    num_parameters: tuple[float, ...]
-    losses: tuple[float, ...]
-    optimum: float | None
-    """Parameters at the minimum; None where the curve has none between its sizes."""
-
-
-class TaskResult(BaseModel, frozen=True, extra="forbid"):
-    """Accuracy of a task over bits per byte: chance + height / (1 + exp((bits per byte - middle) / width))."""
-
-    measure: str
-    """Task, number of worked examples and metric."""
-    chance: float
-    height: float
-    middle: float
-    width: float
-
-
 class FitScalingLawResult(BaseModel, frozen=True, extra="forbid"):
     """The law of all rungs, L(N, D) = E + A / N^alpha + B / D^beta in bits per byte, and its checks."""
 
-    irreducible: Estimate
+    irreducible: Interval
     """E."""
-    parameter_factor: Estimate
+    parameter_factor: Interval
     """A."""
-    token_factor: Estimate
+    token_factor: Interval
     """B."""
-    alpha: Estimate
-    beta: Estimate
-    size_exponent: Estimate
+    alpha: Interval
+    beta: Interval
+    size_exponent: Interval
     """The compute-optimal size grows as FLOPs to this power, by the law."""
     isoflop_size_exponent: float | None
     """The same by the IsoFLOP curves; None where fewer than two of them have a minimum."""
-    isoflop_curves: tuple[IsoFlopResult, ...]
+    isoflop_curves: tuple[IsoFlopCurve, ...]
     rungs: tuple[RungResult, ...]
-    tasks: tuple[TaskResult, ...]
+    tasks: dict[str, TaskCurve]
+    """Curve of each task over bits per byte, by task, number of worked examples and metric."""
     confidence: float
     share_at_bounds: float
     """Share of the bootstrap's laws with alpha or beta at a bound of the fit, which the rungs hardly determine."""
     replicates: str = REPLICATES_FILE
     """Parquet with a row for each replicate of the bootstrap; see `runtime.scaling.replicates`."""
+
+    @property
+    def law(self) -> ScalingLaw:
+        """The law without its intervals."""
+        factors = (self.irreducible, self.parameter_factor, self.token_factor, self.alpha, self.beta)
+        return ScalingLaw(*(each.value for each in factors))
 
 
 def check_rung_names(config: FitScalingLawConfig) -> None:
@@ -126,10 +99,10 @@ def check_rung_names(config: FitScalingLawConfig) -> None:
             raise ValueError(f"{field}: {', '.join(unknown)} is no rung; use names of evaluations: {known}.")
     fitted = rungs - set(config.held_out)
     num_sizes = len({config.num_parameters[name] for name in fitted})
-    if len(fitted) < MIN_RUNGS or num_sizes < MIN_SIZES:
+    if len(fitted) < MIN_RUNGS or num_sizes < MIN_VALUES:
         raise RefusedConfigError(
             f"held_out leaves {len(fitted)} rungs of {num_sizes} sizes for a law with {MIN_RUNGS - 1} coefficients; "
-            f"leave at least {MIN_RUNGS} rungs of {MIN_SIZES} sizes.",
+            f"leave at least {MIN_RUNGS} rungs of {MIN_VALUES} sizes.",
             {"held_out": "[]"},
         )
     if config.scores and len(config.scores) < MIN_SCORED:
@@ -144,8 +117,8 @@ def fit_scaling_law(config: FitScalingLawConfig, context: StepContext) -> FitSca
     import fsspec
 
     from runtime.scaling.bootstrap import bootstrap
+    from runtime.scaling.fit import Fit
     from runtime.scaling.isoflop import isoflop_curves, size_exponent
-    from runtime.scaling.law import Fit, Rung
     from runtime.scaling.replicates import replicates_table
     from runtime.tables.parquet_bytes import to_parquet
 
@@ -165,7 +138,7 @@ def fit_scaling_law(config: FitScalingLawConfig, context: StepContext) -> FitSca
         context.log.info("%s: %.4f bits per byte, predicted %.4f", name, rung.loss, found[-1].predicted.value)
     curves = isoflop_curves([*rungs.values()])
     tasks = _task_curves(config, rungs)
-    replicates = {score.measure: of_task[1:] for score, of_task in tasks.items()}
+    replicates = {measure: of_task[1:] for measure, of_task in tasks.items()}
     if not whole.determines_optimum:
         context.log.warning(
             "%.1f %% of the bootstrap's laws have alpha or beta at a bound of the fit: the rungs hardly determine them",
@@ -174,52 +147,46 @@ def fit_scaling_law(config: FitScalingLawConfig, context: StepContext) -> FitSca
     with fsspec.open(f"{context.output_path}/{REPLICATES_FILE}", "wb", auto_mkdir=True) as file:
         file.write(to_parquet(replicates_table(whole.replicates, replicates)))
     return FitScalingLawResult(
-        irreducible=_estimate(whole.interval(lambda law: law.irreducible)),
-        parameter_factor=_estimate(whole.interval(lambda law: law.parameter_factor)),
-        token_factor=_estimate(whole.interval(lambda law: law.token_factor)),
-        alpha=_estimate(whole.interval(lambda law: law.alpha)),
-        beta=_estimate(whole.interval(lambda law: law.beta)),
-        size_exponent=_estimate(whole.interval(lambda law: law.beta / (law.alpha + law.beta))),
+        irreducible=whole.interval(lambda law: law.irreducible),
+        parameter_factor=whole.interval(lambda law: law.parameter_factor),
+        token_factor=whole.interval(lambda law: law.token_factor),
+        alpha=whole.interval(lambda law: law.alpha),
+        beta=whole.interval(lambda law: law.beta),
+        size_exponent=whole.interval(lambda law: law.beta / (law.alpha + law.beta)),
         isoflop_size_exponent=size_exponent(curves),
-        isoflop_curves=tuple(IsoFlopResult(**vars(curve)) for curve in curves),
+        isoflop_curves=tuple(curves),
         rungs=tuple(found),
-        tasks=tuple(TaskResult(measure=score.measure, **vars(of_task[0])) for score, of_task in tasks.items()),
+        tasks={measure: of_task[0] for measure, of_task in tasks.items()},
         confidence=config.confidence,
         share_at_bounds=whole.share_at_bounds,
     )
 
 
-def _rung_result(name: str, rung: "Rung", fitted: "Bootstrap", is_held_out: bool) -> RungResult:
+def _rung_result(name: str, rung: Rung, fitted: "Bootstrap", is_held_out: bool) -> RungResult:
     return RungResult(
         name=name,
         num_parameters=int(rung.num_parameters),
         num_tokens=int(rung.num_tokens),
         loss=rung.loss,
-        predicted=_estimate(fitted.prediction(rung.num_parameters, rung.num_tokens)),
+        predicted=fitted.prediction(rung.num_parameters, rung.num_tokens),
         is_held_out=is_held_out,
     )
 
 
-def _task_curves(config: FitScalingLawConfig, rungs: "Mapping[str, Rung]") -> "dict[TaskScore, list[TaskCurve]]":
-    """Return each task's curve, then its replicates, by one of the task's scores; skip tasks without a chance."""
+def _task_curves(config: FitScalingLawConfig, rungs: Mapping[str, Rung]) -> dict[str, list[TaskCurve]]:
+    """Return each task's curve, then its replicates, by the measure of the task; skip tasks without a chance."""
     from runtime.scaling.bootstrap import bootstrap_weights
     from runtime.scaling.task_curve import ScoredModel, fit_task_curve
 
-    scores: dict[str, TaskScore] = {}
+    chances: dict[str, float] = {}
     models: dict[str, list[ScoredModel]] = {}
     for name, scored in config.scores.items():
         for score in leading_of_each_task(scored.result.scores):
             if score.chance is not None:
-                scores[score.measure] = score
+                chances[score.measure] = score.chance
                 models.setdefault(score.measure, []).append(ScoredModel(rungs[name].loss, score.value))
     found = {}
     for measure, of_task in models.items():
-        chance = scores[measure].chance or 0.0
         drawn = bootstrap_weights(len(of_task), num_replicates=config.num_replicates, seed=config.seed)
-        curve = fit_task_curve(of_task, chance=chance)
-        found[scores[measure]] = [curve, *(fit_task_curve(of_task, chance=chance, weights=row) for row in drawn)]
+        found[measure] = [fit_task_curve(of_task, chance=chances[measure], weights=row) for row in (None, *drawn)]
     return found
-
-
-def _estimate(interval: "Interval") -> Estimate:
-    return Estimate(value=interval.value, low=interval.low, high=interval.high)

@@ -3,23 +3,16 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from runtime.scaling.law import Fit, ScalingLaw
+from runtime.scaling.curves import Interval
+from runtime.scaling.fit import Fit
+from runtime.scaling.law import ScalingLaw
 
 PRIOR_DEGREES = 1
 """Weight, in sizes, of the prior that sizes differ as much as rungs of one size; few sizes tell little themselves."""
-
-
-class Interval(NamedTuple):
-    """A value between the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,27 +4,16 @@ The curves assume no law, so they are a check of the fitted one. The loss of a s
 from a straight line in logarithms.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
+from runtime.scaling.curves import IsoFlopCurve
 from runtime.scaling.law import FLOPS_PER_PARAMETER_AND_TOKEN, Rung
 
 MIN_SIZES = 3
 """Sizes that a parabola needs."""
 NUM_BUDGETS = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class IsoFlopCurve:
-    """Losses of several sizes trained with equal FLOPs."""
-
-    flops: float
-    num_parameters: tuple[float, ...]
-    losses: tuple[float, ...]
-    optimum: float | None
-    """Parameters at the minimum of the parabola; None where the parabola has none between these sizes."""
 
 
 def isoflop_curves(rungs: Sequence[Rung]) -> list[IsoFlopCurve]:

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from runtime.scaling.bootstrap import Replicate
+from runtime.scaling.curves import TaskCurve
 from runtime.scaling.law import ScalingLaw
-from runtime.scaling.task_curve import TaskCurve
 
 LAW = ("irreducible", "parameter_factor", "token_factor", "alpha", "beta")
 CURVE = ("chance", "height", "middle", "width")

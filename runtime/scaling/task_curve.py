@@ -1,7 +1,6 @@
 """Task curve: the accuracy of a task as a sigmoid of bits per byte (Llama 3, arXiv:2407.21783, section 3.2.1;
 arXiv:2412.04403)."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-NUM_COEFFICIENTS = 3
+from runtime.scaling.curves import MIN_SCORED, TaskCurve
+
 GRID = 48
 NUM_ZOOMS = 6
 """Grids of middle and width, each around the best point of the one before."""
@@ -26,27 +26,13 @@ class TaskCurveError(ValueError):
     """Scores that determine no curve; the message says what to add."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskCurve:
-    """accuracy = chance + height / (1 + exp((loss - middle) / width))."""
-
-    chance: float
-    height: float
-    middle: float
-    width: float
-
-    def accuracy(self, loss: float) -> float:
-        """Return the expected accuracy of a model with this loss."""
-        return self.chance + self.height * float(_falling((loss - self.middle) / self.width))
-
-
 def check_models(models: Sequence[ScoredModel]) -> None:
     """Raise TaskCurveError for fewer models than a curve needs, or for models of one loss."""
     span = float(np.ptp([model.loss for model in models]))
-    if len(models) <= NUM_COEFFICIENTS or span == 0:
+    if len(models) < MIN_SCORED or span == 0:
         raise TaskCurveError(
-            f"{len(models)} scored models, with losses {span:g} apart, for {NUM_COEFFICIENTS} coefficients of a curve; "
-            f"score at least {NUM_COEFFICIENTS + 1} models of different losses."
+            f"{len(models)} scored models, with losses {span:g} apart, for {MIN_SCORED - 1} coefficients of a curve; "
+            f"score at least {MIN_SCORED} models of different losses."
         )
 
 

@@ -26,10 +26,10 @@ from marin_dag.store.prefix import open_store
 from pipelines import ladder, recipe
 from pipelines.predict_command import FittedLaw, above_zero, optimum
 from runtime.scaling.bootstrap import bootstrap
-from runtime.scaling.law import Fit
+from runtime.scaling.fit import Fit
 from steps.fit_scaling_law import FitScalingLawResult
 from tests.catalogue import check_message, expect_error
-from tests.runtime.scaling.test_law import ladder as exact_rungs
+from tests.runtime.scaling.test_fit import ladder as exact_rungs
 
 SMALL = dataclasses.replace(
     ladder.LAPTOP, widths=(16, 24, 32), tokens_per_parameter=(0.5, 1, 2), vocab_size=300, sequence_length=32,

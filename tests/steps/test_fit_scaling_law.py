@@ -8,16 +8,12 @@ import pytest
 from marin_dag.errors import RefusedConfigError
 from marin_dag.values.walk import references_in
 from runtime.evaluation.task_score import TaskScore
-from runtime.scaling import law, task_curve
+from runtime.scaling.curves import TaskCurve
 from runtime.scaling.law import ScalingLaw
 from runtime.scaling.replicates import curves_in, replicates_in
-from runtime.scaling.task_curve import TaskCurve
 from runtime.tables.parquet_bytes import from_parquet
 from steps.ema_eval import EmaEvalResult
 from steps.fit_scaling_law import (
-    MIN_RUNGS,
-    MIN_SCORED,
-    MIN_SIZES,
     FitScalingLawConfig,
     FitScalingLawResult,
     check_rung_names,
@@ -84,10 +80,10 @@ def test_the_result_has_the_law_its_intervals_and_the_curves_beside_it(tmp_path)
     assert found.size_exponent.value == pytest.approx(TRUTH.beta / (TRUTH.alpha + TRUTH.beta), rel=1e-3)
     assert all(len(curve.num_parameters) >= 3 for curve in found.isoflop_curves)
     (piqa,) = found.tasks
-    assert piqa.measure == "piqa, 0-shot, acc_norm", "the metric without a chance level has no curve"
+    assert piqa == "piqa, 0-shot, acc_norm", "the metric without a chance level has no curve"
     table = from_parquet((tmp_path / "output" / found.replicates).read_bytes())
     assert len(replicates_in(table)) == 20
-    curves = curves_in(table, piqa.measure)
+    curves = curves_in(table, piqa)
     assert [curve.accuracy(0.8) for curve in curves] == pytest.approx([PIQA.accuracy(0.8)] * 20, abs=0.01)
 
 
@@ -112,11 +108,6 @@ def test_too_few_scored_rungs_are_refused_before_anything_runs(tmp_path):
     with expect_error(ValueError):
         check_rung_names(whole.model_copy(update={"scores": dict([*whole.scores.items()][:3])}))
     check_rung_names(whole.model_copy(update={"scores": dict([*whole.scores.items()][:4])}))
-
-
-def test_a_plan_demands_what_the_fits_demand():
-    assert (MIN_RUNGS, MIN_SIZES) == (law.NUM_COEFFICIENTS + 1, law.MIN_VALUES)
-    assert task_curve.NUM_COEFFICIENTS + 1 == MIN_SCORED
 
 
 def test_evaluations_and_scores_are_inputs(tmp_path):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from runtime.scaling.bootstrap import Bootstrap, Replicate, bootstrap
-from runtime.scaling.law import Fit
+from runtime.scaling.fit import Fit
 from runtime.scaling.replicates import replicates_in, replicates_table
-from tests.runtime.scaling.test_law import REPLICATION, ladder
+from tests.runtime.scaling.test_fit import REPLICATION, ladder
 
 TARGET = (1e10, 1.5e11)
 """Five times the largest rung in both directions."""
@@ -23,11 +23,11 @@ def bootstrapped(seed: int, num_replicates: int = 60, shared: float = 0.0) -> Bo
 def test_the_interval_of_a_larger_run_covers_the_truth_also_where_the_lengths_of_a_size_share_their_noise(shared):
     intervals = [bootstrapped(seed, shared=shared) for seed in range(10)]
     covering = [each.interval(lambda law: law.loss(*TARGET)) for each in intervals]
-    assert sum(low <= REPLICATION.loss(*TARGET) <= high for _, low, high in covering) >= 9
+    assert sum(each.low <= REPLICATION.loss(*TARGET) <= each.high for each in covering) >= 9
     # An interval that covers all losses would prove nothing.
-    assert np.median([(high - low) / value for value, low, high in covering]) < 0.12
+    assert np.median([(each.high - each.low) / each.value for each in covering]) < 0.12
     exponents = [each.interval(lambda law: law.alpha) for each in intervals]
-    assert sum(low <= REPLICATION.alpha <= high for _, low, high in exponents) >= 8
+    assert sum(each.low <= REPLICATION.alpha <= each.high for each in exponents) >= 8
 
 
 def test_an_optimum_is_withheld_once_an_interval_of_an_exponent_may_end_at_a_bound_of_the_fit():

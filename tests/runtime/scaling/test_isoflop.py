@@ -5,7 +5,7 @@ import pytest
 
 from runtime.scaling.isoflop import isoflop_curves, size_exponent
 from runtime.scaling.law import Rung
-from tests.runtime.scaling.test_law import REPLICATION
+from tests.runtime.scaling.test_fit import REPLICATION
 
 
 def test_the_minima_lie_near_the_laws_optima():

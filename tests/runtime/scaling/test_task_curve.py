@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from runtime.scaling.task_curve import ScoredModel, TaskCurve, TaskCurveError, fit_task_curve
+from runtime.scaling.curves import TaskCurve
+from runtime.scaling.task_curve import ScoredModel, TaskCurveError, fit_task_curve
 from tests.catalogue import expect_error
 
 TRUTH = TaskCurve(chance=0.25, height=0.6, middle=0.9, width=0.1)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from runtime.scaling.law import HUBER_DELTA, Fit, Rung, ScalingLaw, ScalingLawError
+from runtime.scaling.fit import HUBER_DELTA, Fit, ScalingLawError
+from runtime.scaling.law import Rung, ScalingLaw
 from tests.catalogue import expect_error
 
 # The values of the replication, arXiv:2404.10102, and their published standard errors.
