@@ -143,14 +143,20 @@ def rungs(ladder: Ladder, caches: Mapping[str, Step], mixture: Mapping[str, floa
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
-    """Return the law of the laptop's ladder."""
+    """Return the report on the laptop's ladder and its law."""
     sources = laptop_sources()
     documents = clean_documents(sources.values(), evaluation_items_step())
     tokenizer = recipe.tokenizer(documents, vocab_size=LAPTOP.vocab_size)
     caches = recipe.token_caches(documents, tokenizer, validation_share=VALIDATION_SHARE)
     mixture = {source.name: source.size_in_bytes for source in sources.values()}
     found = rungs(LAPTOP, caches, mixture)
-    return [law(LAPTOP, found, held_out=[name for name, rung in found.items() if rung.width == LAPTOP.widths[-1]])]
+    held_out = [name for name, rung in found.items() if rung.width == LAPTOP.widths[-1]]
+    return [report(law(LAPTOP, found, held_out=held_out))]
+
+
+def report(fitted: Step) -> Step:
+    """Return the report of a ladder."""
+    return recipe.report("Ladder (laptop)", [fitted], command="python pipelines/ladder.py")
 
 
 def law(ladder: Ladder, found: Mapping[str, Rung], *, held_out: Sequence[str]) -> Step:

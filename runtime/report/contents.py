@@ -1,7 +1,6 @@
 """Contents of the report as plain values, without engine or files; a value that is not finite is refused."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +12,8 @@ from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import HOT, Ema
 from runtime.report.recipe import Change
+from runtime.scaling.bootstrap import Interval
+from runtime.scaling.isoflop import IsoFlopCurve
 
 EASY_NATS = 0.05
 """Median loss of a window below which its text, or its template, may have been trained on."""
@@ -47,9 +48,10 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class MixtureSpan:
-    """Shares of the sources from a step on, until the next span."""
+    """Tokens of the run during which the shares of the sources are the same."""
 
-    start_step: int
+    begin_tokens: float
+    end_tokens: float
     shares: Mapping[str, float]
 
 
@@ -118,7 +120,7 @@ class Evaluation:
     """Losses of some windows under the weights of `best`, for the noise of a fork's difference."""
 
     def __post_init__(self) -> None:
-        for which, values in {"hot": self.hot, **self.averages}.items():
+        for which, values in self.by_weights.items():
             for domain, value in values.items():
                 _check_finite(f"evaluations[{self.phase!r}].{which}[{domain!r}]", value, "evaluate the phase again.")
 
@@ -131,6 +133,11 @@ class Evaluation:
     def best_weights(self) -> str:
         """Words for the weights of `best`."""
         return next((f"{name} weights" for name in self.averages), "trained weights")
+
+    @property
+    def by_weights(self) -> dict[str, Mapping[str, float]]:
+        """Figures of each average, then of the trained weights."""
+        return {**self.averages, HOT: self.hot}
 
 
 def mean(values: Mapping[str, float]) -> float:
@@ -306,21 +313,32 @@ class HeatWindow:
         """Mean loss of the predicted tokens at the newest moment, in nats."""
         return float(-np.nanmean(self.newest.log_prob))
 
-    @property
-    def share_right(self) -> float:
-        """Share of the predicted tokens that were the likeliest, at the newest moment."""
-        rank = self.newest.rank
-        return float((rank[rank >= 0] == 0).mean())
 
-    @property
-    def greatest_loss(self) -> float:
-        """Loss of the hardest token at the newest moment, in nats."""
-        return float(-np.nanmin(self.newest.log_prob))
+@dataclasses.dataclass(frozen=True)
+class LadderRung:
+    """A rung and its loss in bits per byte, as measured and as predicted."""
 
-    @property
-    def hardest_token(self) -> str:
-        """The hardest token in quotes, with escapes for what is invisible."""
-        return json.dumps(self.texts[int(np.nanargmin(self.newest.log_prob))], ensure_ascii=False)
+    name: str
+    num_parameters: int
+    num_tokens: int
+    loss: float
+    predicted: Interval
+    is_held_out: bool
+    """Whether a fit without the rung predicted it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LadderLaw:
+    """The scaling law of a ladder, and IsoFLOP curves, which assume no law."""
+
+    coefficients: Mapping[str, Interval]
+    """By the name that a page shows; the last is the exponent of the compute-optimal size."""
+    rungs: tuple[LadderRung, ...]
+    curves: tuple[IsoFlopCurve, ...]
+    isoflop_size_exponent: float | None
+    """The same exponent by the IsoFLOP curves; None where too few have a minimum."""
+    confidence: float
+    """Share of the bootstrap's laws inside an interval."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -352,6 +370,7 @@ class Report:
     """Phases with their weights (`name_of_weights`) whose predictions `windows` have: branches, then the main line."""
     windows: tuple[HeatWindow, ...] = ()
     others: tuple[OtherWeights, ...] = ()
+    law: LadderLaw | None = None
 
     @property
     def models(self) -> tuple[Phase | OtherWeights, ...]:

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.data.consumption import SourceUse
-from runtime.report import curve_plots, documents_page, heat_map, pages
+from runtime.report import curve_plots, heat_map, pages
 from runtime.report.contents import HeatWindow, PhaseText, WindowLosses
 from runtime.report.curve_plots import Line
+from runtime.report.html import document, macro, source
 from runtime.report.markup import marked, printable
 from runtime.report.norm_plots import LayerNorms
 from runtime.report.page import render
@@ -304,16 +304,16 @@ def other_pages(report) -> dict[str, str]:
     found = {"documents": [shown, shown], "next": 7, "total": 9}
     finding = {"rule": "rules.0", "reason": HOSTILE, "isLeast": True, "limit": 1.0, "values": [None, 2.0]}
     sample = {"documents": [[0, HOSTILE, HOSTILE], [1, "b", "c"]], "findings": [finding], "total": 9}
+    documents = macro("documents.html", "of_step", {"kept": found, "dropped": found}, sample)
     return {
-        "documents": documents_page.page(HOSTILE, HOSTILE, {"kept": found, "dropped": found}, sample),
+        "documents": document(HOSTILE, HOSTILE, documents, scripts=(source("documents.js"),)),
         "curves": curve_plots.page(HOSTILE, [line], [layers]),
-        "stalls": pages.stalls_page(HOSTILE, [stalls]),
-        "mix": pages.mix_page(HOSTILE, [SourceUse("kestrel", HOSTILE, 2_870, 0.5)], {}),
+        "stalls": pages.stalls_page(HOSTILE, [stalls], []),
         "timeline": pages.timeline_page(HOSTILE, report.phases, "words"),
     }
 
 
-@pytest.mark.parametrize("name", ["curves", "stalls", "mix", "timeline", "documents"])
+@pytest.mark.parametrize("name", ["curves", "stalls", "timeline", "documents"])
 def test_other_pages_open_and_show_hostile_names_as_text(report, open_page, name):
     shown = open_page(other_pages(report)[name], 390)
     draw_all(shown)
