@@ -106,6 +106,16 @@ def plots(shown, title: str, expression: str):
     )
 
 
+def place_of(figure, x, y):
+    """Return where a value of a figure's first panel is in the window."""
+    return figure.locator(".panel").first.evaluate(
+        "(panel, [x, y]) => { const view = Bokeh.index.roots.find(each => panel.contains(each.el)), f = view.frame;"
+        "const box = view.canvas_view.el.getBoundingClientRect();"
+        "return [box.left + f.x_scale.compute(x), box.top + f.y_scale.compute(y)] }",
+        [x, y],
+    )
+
+
 def words_of(tip) -> str:
     return tip.evaluate(
         "e => [...e.shadowRoot.children].filter(c => c.tagName !== 'STYLE').map(c => c.innerText).join(' ')"
@@ -169,13 +179,7 @@ def test_a_loss_a_fork_and_texts_are_found_by_clicking(report, example, open_pag
     curve = next(phase.curve for phase in report.main_line if phase.name == "phoenix")
     row = len(curve) // 2
     tokens, loss = int(curve.consumed_tokens[row]), float(curve.loss[row])
-    place = figure.locator(".panel").first.evaluate(
-        "(panel, [x, y]) => { const view = Bokeh.index.roots.find(each => panel.contains(each.el)), f = view.frame;"
-        "const box = view.canvas_view.el.getBoundingClientRect();"
-        "return [box.left + f.x_scale.compute(x), box.top + f.y_scale.compute(y)] }",
-        [tokens, loss],
-    )
-    shown.mouse.move(*place)
+    shown.mouse.move(*place_of(figure, tokens, loss))
     tip = shown.locator(".bk-Tooltip", has_text=f"{tokens:,}").first
     tip.wait_for(timeout=5_000)
     value = float(re.search(r"value\s*:?\s*([\d.]+)", words_of(tip)).group(1))
