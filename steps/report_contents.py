@@ -21,8 +21,6 @@ from runtime.report.contents import (
     Evaluation,
     Export,
     HeatWindow,
-    LadderLaw,
-    LadderRung,
     OtherWeights,
     Phase,
     PhaseAlarm,
@@ -36,14 +34,10 @@ from runtime.report.contents import (
 )
 from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, tokens_shown
 from runtime.report.readings import DrawLog, PhaseLog
-from runtime.same_fields import filled_from
-from runtime.scaling.bootstrap import Interval
-from runtime.scaling.isoflop import IsoFlopCurve
 from runtime.training.figure_checks import first_loss_of
 from steps.decontaminate import DecontaminateResult
 from steps.ema_eval import EmaEvalResult
 from steps.filter import FilterResult
-from steps.fit_scaling_law import Estimate, FitScalingLawResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
 from steps.sample import SampleResult
@@ -86,27 +80,8 @@ def contents_of(config: ReportConfig) -> Report:
         final_loss_steps=FINAL_LOSS_STEPS,
         moments=tuple(name_of_weights(name, _weights(config.evaluations[name].result)) for name in shown),
         windows=_windows(config, [predictions[name] for name in shown]),
-        law=None if config.law is None else _law(config.law.result),
+        law=None if config.law is None else config.law.result,
     )
-
-
-def _law(found: FitScalingLawResult) -> LadderLaw:
-    names = {
-        "E": found.irreducible, "A": found.parameter_factor, "B": found.token_factor, "α": found.alpha, "β": found.beta,
-        "size exponent, β / (α + β)": found.size_exponent,
-    }  # fmt: skip
-    rungs = tuple(filled_from(rung, LadderRung, predicted=_interval(rung.predicted)) for rung in found.rungs)
-    return LadderLaw(
-        coefficients={name: _interval(each) for name, each in names.items()},
-        rungs=rungs,
-        curves=tuple(filled_from(curve, IsoFlopCurve) for curve in found.isoflop_curves),
-        isoflop_size_exponent=found.isoflop_size_exponent,
-        confidence=found.confidence,
-    )
-
-
-def _interval(found: Estimate) -> Interval:
-    return Interval(found.value, found.low, found.high)
 
 
 def _label(config: ReportConfig, source: str) -> str:

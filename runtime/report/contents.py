@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32
@@ -12,8 +13,6 @@ from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import HOT, Ema
 from runtime.report.recipe import Change
-from runtime.scaling.bootstrap import Interval
-from runtime.scaling.isoflop import IsoFlopCurve
 
 EASY_NATS = 0.05
 """Median loss of a window below which its text, or its template, may have been trained on."""
@@ -314,33 +313,6 @@ class HeatWindow:
         return float(-np.nanmean(self.newest.log_prob))
 
 
-@dataclasses.dataclass(frozen=True)
-class LadderRung:
-    """A rung and its loss in bits per byte, as measured and as predicted."""
-
-    name: str
-    num_parameters: int
-    num_tokens: int
-    loss: float
-    predicted: Interval
-    is_held_out: bool
-    """Whether a fit without the rung predicted it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LadderLaw:
-    """The scaling law of a ladder, and IsoFLOP curves, which assume no law."""
-
-    coefficients: Mapping[str, Interval]
-    """By the name that a page shows; the last is the exponent of the compute-optimal size."""
-    rungs: tuple[LadderRung, ...]
-    curves: tuple[IsoFlopCurve, ...]
-    isoflop_size_exponent: float | None
-    """The same exponent by the IsoFLOP curves; None where too few have a minimum."""
-    confidence: float
-    """Share of the bootstrap's laws inside an interval."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
     """Everything on the page. `phases` are in order of the main line, each branch after the phase it leaves."""
@@ -370,7 +342,8 @@ class Report:
     """Phases with their weights (`name_of_weights`) whose predictions `windows` have: branches, then the main line."""
     windows: tuple[HeatWindow, ...] = ()
     others: tuple[OtherWeights, ...] = ()
-    law: LadderLaw | None = None
+    law: Any = None
+    """Result of the step `fit_scaling_law`, which is a plain value as it is; None without a ladder."""
 
     @property
     def models(self) -> tuple[Phase | OtherWeights, ...]:

@@ -84,5 +84,8 @@ def _interval(point: ScorePoint) -> tuple[float, float]:
 
 
 def _tip(point: ScorePoint) -> str:
+    place = f"{point.curve} after step {point.step:,}" if point.step else point.curve
     error = "" if point.stderr is None else f" ± {point.stderr:.4f}"
-    return f"{point.curve} after step {point.step:,}: {point.value:.4f}{error}"
+    if point.interval is not None:
+        error = " ({:.4f} – {:.4f})".format(*point.interval)
+    return f"{place}: {point.value:.4f}{error}"
