@@ -50,12 +50,13 @@ def _documents(session: Session) -> int:
 
 def _page(session: Session, judged: "Judged", query: "Query") -> str:
     from pipelines.document_browser import browse, page_data, sample_data
-    from runtime.report.documents_page import page
+    from runtime.report.html import document, macro, source
 
     found = {name: browse(judged, query.of(is_dropped=name == "dropped")) for name in ("kept", "dropped")}
     lists = {name: page_data(judged, each) for name, each in found.items()}
     lead = f"Documents of {judged.step.name} from number {query.first:,} of {len(judged.documents):,} on."
-    return page(f"{judged.step.name} of {session.pipeline}", lead, lists, sample_data(judged))
+    shown = macro("documents.html", "of_step", lists, sample_data(judged))
+    return document(f"{judged.step.name} of {session.pipeline}", lead, shown, scripts=(source("documents.js"),))
 
 
 def _lines(session: Session, judged: "Judged", found: "Found") -> Iterator[str]:

@@ -154,9 +154,15 @@ def rungs(
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
-    """Return the law of the laptop's ladder."""
+    """Return the report on the laptop's ladder and its law."""
     found = rungs(LAPTOP, *laptop_data())
-    return [law(LAPTOP, found, held_out=[name for name, rung in found.items() if rung.width == LAPTOP.widths[-1]])]
+    held_out = [name for name, rung in found.items() if rung.width == LAPTOP.widths[-1]]
+    return [report(law(LAPTOP, found, held_out=held_out))]
+
+
+def report(fitted: Step) -> Step:
+    """Return the report of a ladder."""
+    return recipe.report("Ladder (laptop)", [fitted], command="python pipelines/ladder.py")
 
 
 def laptop_data() -> tuple[dict[str, Step], dict[str, float]]:

@@ -8,7 +8,7 @@ from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.quantities import in_short
-from pipelines.output import aligned, check_writable, write_page
+from pipelines.output import aligned
 from pipelines.phases import fork_names, main_line_of, phase_before, phases_in, run_phases_in, wanted_phases
 from runtime.data.consumption import Consumption, PhaseSpan, consumption
 from runtime.same_fields import filled_from
@@ -35,26 +35,17 @@ def command(estimate: Estimate) -> Command:
     """Return the command of a pipeline whose sources have these sizes before they are tokenized."""
 
     def run(session: Session) -> int:
-        chart, names = session.parsed.chart, session.parsed.names
+        names = session.parsed.names
         graph = session.graph()
         wanted_phases(session, graph)
-        check_writable("--chart", chart)
         phases = phases_in(graph.steps)
         name = names[0] if names else main_line_of(run_phases_in(phases), fork_names(session))[-1]
         mix = mix_to(phases[name], Records(session.store), estimate(session.parsed))
         print(rendered(mix))
-        if chart is not None:
-            from runtime.report.pages import mix_page
-
-            write_page("--chart", chart, mix_page(f"Tokens by source, to {name}", mix.found.uses, mix.labels))
         return NOTHING_WOULD_RUN
 
     summary = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", summary, run, 0, 1, _add_arguments, ("--set",))
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--chart", metavar="FILE.html", help="(mix) draw it too")
+    return Command("mix", "[PHASE]", summary, run, 0, 1, None, ("--set",))
 
 
 def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, float]) -> Mix:

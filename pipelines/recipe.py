@@ -7,7 +7,7 @@ docs/how-to/own-recipe.md has a whole recipe. Whatever is not here is imported f
 
 import argparse
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -17,7 +17,6 @@ from marin_dag.cli.session import Session
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
-from marin_dag.plan.plan import Plan
 from pipelines import (
     batch_command,
     checkpoints_command,
@@ -41,8 +40,8 @@ from pipelines.headline import headline
 from pipelines.lint import lint
 from pipelines.milestone_evaluations import evaluate_every
 from pipelines.reporting import fork_report, report_on
+from pipelines.run_pages import write_run_pages
 from pipelines.source import filtered_documents
-from pipelines.stalls_command import write_stalls
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
@@ -337,7 +336,7 @@ def main(
         "summary": headline,
         "follow": FOLLOW,
         "with_forks": fork_report,
-        "after_run": _write_pages,
+        "after_run": write_run_pages,
         "page_content": _page_content,
         "lint": lint,
         "on_dry_run": compile_report.report,
@@ -355,11 +354,6 @@ def main(
         only_dry_run=("--compile", *only_dry_run),
         **{**defaults, **options},
     )
-
-
-def _write_pages(session: Session, plan: Plan) -> Iterator[str]:
-    yield from write_stalls(session, plan)
-    yield from scores_command.write_scores(session, plan)
 
 
 def _page_content(session: Session, graph: Graph) -> PageContent:

@@ -14,6 +14,7 @@ from pipelines.phases import main_line_of, parents_of, phases_in, run_phases_in
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import Change, described
 from steps.ema_eval import ema_eval
+from steps.fit_scaling_law import fit_scaling_law
 from steps.hf_export import hf_export
 from steps.joined_scores import SCORING_KINDS, whole_scores
 from steps.merge_checkpoints import merge_checkpoints
@@ -50,7 +51,8 @@ def report_on(
     """Return the report on evaluations, exports and scores, and on every phase and source that they come from.
 
     Args:
-        results: `ema_eval`, `sample`, `hf_export`, `lm_eval` and `joined_scores` steps.
+        results: `ema_eval`, `sample`, `hf_export`, `lm_eval` and `joined_scores` steps; a `fit_scaling_law` step stands
+            for the evaluations of its rungs, too.
         title: heading of the page.
         introduction: first sentence of the page.
         command: how to call the recipe, for the commands that the page prints.
@@ -60,7 +62,10 @@ def report_on(
         forks: phase made on the command line to the phase that it was forked from.
         fork_reasons: phase made on the command line to the reason that its author gave.
     """
-    shown, labels = list(dict.fromkeys(results)), labels or {}
+    given, labels = list(results), labels or {}
+    law = next((step for step in given if step.kind is fit_scaling_law), None)
+    rungs = [] if law is None else [item.step for item in law.config.evaluations.values()]
+    shown = list(dict.fromkeys([*given, *rungs]))
     graph = Graph([*shown, *further_phases])
     phases = phases_in(graph.steps)
     evaluations = {step.config.phase.step.name: step for step in shown if step.kind is ema_eval}
@@ -88,6 +93,7 @@ def report_on(
             evaluations=evaluations,
             texts=_by_phase(shown, sample),
             exports=exports,
+            law=law,
             scores={name: scores[step.name] for name, step in exports.items() if step.name in scores},
             sources={source: stages_of(cache.config.documents.step) for source, cache in caches.items()},
             caches=caches,

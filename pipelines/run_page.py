@@ -18,11 +18,10 @@ from pipelines.live_batches import LiveBatches
 from pipelines.phases import phases_by_digest
 from pipelines.rollback_command import SPIKE_MONITORS
 from pipelines.run_curves import LoggedPhase, logged_phases
+from pipelines.run_pages import run_page_path
 from pipelines.stalls_command import alarms_in, event_reader, stalls_of
-from runtime.report import html
 from runtime.report.curve_plots import Line, curves, thinned
-from runtime.report.html import figure_scripts
-from runtime.report.page_html import macro, source
+from runtime.report.html import figure_scripts, macro, source
 from runtime.report.pages import stalls_page, texts_page
 from steps.report_config import ReportConfig
 from steps.report_contents import texts_of
@@ -42,7 +41,7 @@ class RunPage(PageContent):
         lines = [line for phase in self._phases for line in phase.lines()]
         self._documents = LiveDocuments(session.store, graph)
         self._batches = LiveBatches(session, self._phases)
-        self.style = html.source("style.css")
+        self.style = source("style.css")
         self.scripts = (*figure_scripts(), source("documents.js"), source("batch.js"))
         shown = macro("live.html", "curves", curves(lines, end=1.0, is_live=True)) if lines else ""
         # Plain text: the server joins it with its own, which a Markup would escape.
@@ -120,7 +119,8 @@ class RunPage(PageContent):
         for step in graph.steps:
             record = records.find(step.key) if isinstance(step.config, ReportConfig) else None
             if record is not None:
-                path = f"{record.output_path}/{record.result['page']}"
+                path, output = run_page_path(record), f"{record.output_path}/{record.result['page']}"
+                path = path if session.store.exists(path) else output
                 found[step.name] = step.config.title, functools.partial(_text, session.store, path)
         samples = [step for step in graph.steps if isinstance(step.config, SampleConfig)]
         written = [(step.config.phase.name, record) for step in samples if (record := records.find(step.key))]

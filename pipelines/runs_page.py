@@ -9,8 +9,7 @@ from pipelines.comparison_table import comparison_notes, comparison_rows
 from pipelines.run_comparison import ReadRun, comparison, lines_of, read_run, titles
 from pipelines.runs import Run
 from runtime.report.curve_plots import Line, curves
-from runtime.report.html import document, figure_scripts
-from runtime.report.page_html import macro, source
+from runtime.report.html import document, figure_scripts, macro, source
 
 MOST_COMPARED = 12
 """Most finished runs that a page can compare, since it holds their curves."""

@@ -1,7 +1,4 @@
-"""scores: show the scores of each phase at its milestones and its end, as a table and as a page.
-
-Milestone scores are not in the report: another interval of evaluation would make the report stale.
-"""
+"""scores: show the scores of each phase at its milestones and its end."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
-from marin_dag.plan.plan import Plan
 from marin_dag.store.store import Store
 from pipelines.milestone_evaluations import OPTION, is_of_weights, milestone_of
-from pipelines.output import aligned, check_writable, write_page
+from pipelines.output import aligned
 from pipelines.phases import wanted_phases
 from runtime.evaluation.task_score import leading_of_each_task
 from runtime.optim.ema import HOT
@@ -20,19 +16,15 @@ from steps.ema_eval import EmaEvalResult, ema_eval
 from steps.lm_eval import lm_eval
 from steps.merge_config import MergeCheckpointsConfig
 from steps.phase_config import TrainPhaseConfig
-from steps.report_config import ReportConfig
 
 if TYPE_CHECKING:
     from runtime.report.score_curves import ScorePoint
 
-PAGE_FILE = "scores.html"
 TRAINED = (TrainPhaseConfig, MergeCheckpointsConfig)
 BITS_PER_BYTE = "bits per byte"
 
 
 def _scores(session: Session) -> int:
-    path = session.parsed.page
-    check_writable("--page", path)
     graph = session.graph()
     wanted = {name for names in wanted_phases(session, graph).values() for name in names}
     every = read_points(graph, session.store)
@@ -46,10 +38,6 @@ def _scores(session: Session) -> int:
         place = [f"{point.step:,}", f"{point.tokens:,}"]
         rows.append([point.phase, point.weights, *place, point.measure, f"{point.value:.4f}", error])
     print("\n".join(aligned(rows, left=(0, 1, 4))))
-    if path is not None:
-        from runtime.report.score_curves import page  # needs Bokeh, which the table does not
-
-        write_page("--page", path, page(f"Scores of {session.pipeline}", points))
     return NOTHING_WOULD_RUN
 
 
@@ -64,22 +52,6 @@ def read_points(graph: Graph, store: Store) -> "list[ScorePoint]":
             measured = _bits_per_byte if step.kind is ema_eval else _tasks
             found += measured(milestone_of(step).step.name, result)
     return sorted(dict.fromkeys(found), key=lambda point: (point.measure, point.tokens, point.phase, point.weights))
-
-
-def write_scores(session: Session, plan: Plan) -> Iterator[str]:
-    """Write the page of scores beside the recipe's report if milestones were evaluated; yield its address."""
-    if not any(planned.step.background is not None for planned in plan.steps):
-        return
-    reports = (step for step in plan.graph.steps if isinstance(step.config, ReportConfig))
-    record = next((record for step in reports if (record := Records(session.store).find(step.key))), None)
-    points = read_points(plan.graph, session.store)
-    if record is None or not points:
-        return
-    from runtime.report.score_curves import page
-
-    path = f"{record.output_path.rpartition('/')[0]}/{PAGE_FILE}"
-    session.store.write(path, page(f"Scores of {session.pipeline}", points).encode())
-    yield f"scores over tokens: {session.store.url(path)}"
 
 
 def _bits_per_byte(phase: str, result: EmaEvalResult) -> "Iterator[ScorePoint]":
@@ -98,13 +70,8 @@ def _tasks(phase: str, result: Any) -> "Iterable[ScorePoint]":
         yield ScorePoint(phase, result.weights, result.step, result.consumed_tokens, *figures)
 
 
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--page", metavar="FILE.html", help="draw scores over tokens, with standard errors")
-
-
 COMMAND = command(
     "scores [PHASE...]",
     "show the scores of each phase over tokens, also at milestones (--evaluate-every)",
     "--set",
-    add_arguments=_add_arguments,
 )(_scores)

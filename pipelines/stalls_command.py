@@ -1,23 +1,14 @@
-"""The command stalls, which shows how long each phase waited for data and why, and its page beside each report.
+"""The command stalls, which shows how long each phase waited for data and why."""
 
-Times differ between equal runs, so no output contains them. The page lies in the folder that all attempts at a report
-share. Links from each attempt find the page, also under another prefix, and nothing hashes or verifies it.
-"""
-
-import datetime
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
-from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Records
-from marin_dag.plan.plan import Plan
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.store.store import Store
-from pipelines.output import aligned, check_writable, write_page
-from pipelines.phases import attempt_events, phases_by_digest, shared_notes, wanted_phases
+from pipelines.output import aligned
+from pipelines.phases import attempt_events, shared_notes, wanted_phases
 from runtime.tracking.stalls import (
-    PAGE_FILE,
     SECONDS_HEADINGS,
     STALLS_HEADINGS,
     DataStalls,
@@ -25,24 +16,17 @@ from runtime.tracking.stalls import (
     stalls_rows,
     sum_stalls,
 )
-from steps.report_config import ReportConfig
 
 ReadEvents = Callable[[str], list[list[dict[str, Any]]]]
 """Returns the events of each attempt at a digest."""
 
 
 def _stalls(session: Session) -> int:
-    path = session.parsed.page
-    check_writable("--page", path)
     found, notes = stalls_of(event_reader(session.store), wanted_phases(session, session.graph()))
     if not found:
         print(f"no phase has trained under {session.store.prefix} as the recipe is now, so there are no stalls to show")
-        return NOTHING_WOULD_RUN if path is None else FAILED
+        return NOTHING_WOULD_RUN
     print("\n".join([*_rendered(found), *notes]))
-    if path is not None:
-        from runtime.report.pages import stalls_page  # needs NumPy, which the table does not
-
-        write_page("--page", path, stalls_page(f"Data stalls of {session.pipeline}", found, notes))
     return NOTHING_WOULD_RUN
 
 
@@ -114,56 +98,7 @@ def _plain(headings: Sequence[str]) -> list[str]:
     return [heading.removeprefix("#") for heading in headings]
 
 
-def write_stalls(session: Session, plan: Plan) -> Iterator[str]:
-    """Write the page of each finished report; yield the alarms, the share of time spent waiting, and the pages.
-
-    An existing page stays, unless this run trained one of its phases.
-    """
-    read, trained = event_reader(session.store), {planned.step.digest for planned in plan.will_run}
-    for digest, sharing in phases_by_digest(plan.graph.steps).items():
-        if digest in trained:
-            yield from alarm_lines(sharing[0], read(digest))
-    by_phase: dict[str, DataStalls] = {}
-    pages = []
-    for planned in plan.steps:
-        config = planned.step.config
-        if not isinstance(config, ReportConfig) or (path := _path_beside(session.store, planned.step)) is None:
-            continue
-        names = {item.name for item in config.phases.values()}
-        phases = phases_by_digest(step for step in plan.graph.steps if step.name in names)
-        is_new = planned.is_selected and not session.store.exists(path)
-        if not is_new and not trained & phases.keys():
-            continue
-        found, notes = stalls_of(read, phases)
-        if found:
-            from runtime.report.pages import stalls_page  # too heavy for a plan, which imports this module
-
-            now = datetime.datetime.now(datetime.UTC)
-            written = (
-                f"Written at the end of a run, on {now:%Y-%m-%d at %H:%M} UTC; a later run of these phases rewrites it"
-            )
-            text = stalls_page(f"{config.title}: data stalls", found, [*notes, written])
-            session.store.write(path, text.encode())
-            pages.append(session.store.url(path))
-            by_phase |= {stalls.phase: stalls for stalls in found}
-    if pages:
-        waited = sum(each.waited_seconds for each in by_phase.values())
-        seconds = sum(each.seconds for each in by_phase.values())
-        share = waited / seconds if seconds else 0.0
-        yield f"training spent {share:.2%} of its time waiting for data; by phase: {', '.join(pages)}"
-
-
-def _path_beside(store: Store, report: Step) -> str | None:
-    """Return the path of a report's page, relative to the prefix; None before the report is made."""
-    record = Records(store).find(report.key)
-    return None if record is None else f"{record.output_path.rpartition('/')[0]}/{PAGE_FILE}"
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--page", metavar="FILE.html", help="(stalls) draw the stalls too")
-
-
 COMMAND = Command(
-    "stalls", "[PHASE ...]", "how long each phase waited for data, and for what", _stalls, 0, 100, _add_arguments,
+    "stalls", "[PHASE ...]", "how long each phase waited for data, and for what", _stalls, 0, 100, None,
     ("--set",),
 )  # fmt: skip

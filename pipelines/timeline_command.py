@@ -12,7 +12,7 @@ from pipelines.timeline import Timeline, document, render, timeline_of
 from steps.phase_timeline import RunPhase
 
 if TYPE_CHECKING:
-    from runtime.report.contents import Phase
+    from runtime.report.contents import MixtureSpan, Phase
 
 MOST_POINTS = 5_000
 """Steps of a phase that its rates are drawn at."""
@@ -48,7 +48,7 @@ def draw(title: str, found: Timeline) -> str:
 def _phase(run_phase: RunPhase, *, is_main: bool, same_as: str | None) -> "Phase":
     import numpy as np  # only the drawing needs it
 
-    from runtime.report.contents import Curve, MixtureSpan, Phase
+    from runtime.report.contents import Curve, Phase
 
     settings = run_phase.settings
     # A row is a finished update; its rate is that of the step before it.
@@ -71,8 +71,20 @@ def _phase(run_phase: RunPhase, *, is_main: bool, same_as: str | None) -> "Phase
         final_loss=0.0,
         averages=settings.averages,
         curve=curve,
-        mixture=tuple(MixtureSpan(span.start_step, span.shares()) for span in settings.mixture.segments),
+        mixture=_mixture(run_phase),
         same_as=same_as,
+    )
+
+
+def _mixture(run_phase: RunPhase) -> "tuple[MixtureSpan, ...]":
+    from runtime.report.contents import MixtureSpan
+
+    segments, until = run_phase.settings.mixture.segments, run_phase.settings.until_step
+    begins = [max(segment.start_step, run_phase.begin_step) for segment in segments]
+    return tuple(
+        MixtureSpan(run_phase.tokens_at(begin), run_phase.tokens_at(min(end, until)), segment.shares())
+        for segment, begin, end in zip(segments, begins, [*begins[1:], until], strict=True)
+        if begin < min(end, until)
     )
 
 

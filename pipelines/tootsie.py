@@ -45,8 +45,6 @@ TEXT_TOKENS = 48
 EXPORTED = ("jellyfish", "starling", "deeper_starling")
 """Phases whose EMA weights are exported and scored."""
 RESULTS = {
-    "report": "report.html",
-    "report/forks": "report.html",
     "hf_export/deeper_starling": "model",
     "lm_eval/deeper_starling": "scores.json",
 }

@@ -75,7 +75,7 @@ MODEL = LlamaConfig(
     head_dim=16,
     max_position_embeddings=SEQUENCE_LENGTH,
 )
-RESULTS = {"report": "report.html", "train": ""}
+RESULTS = {"train": ""}
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:

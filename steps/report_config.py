@@ -11,6 +11,7 @@ from runtime.optim.schedule import Schedule
 from runtime.report.recipe import Change
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult
+from steps.fit_scaling_law import FitScalingLawResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
 from steps.phase_result import TrainPhaseResult
@@ -50,6 +51,8 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     exports: dict[str, Input[HfExportResult]]
     scores: dict[str, Input[LmEvalResult]]
     """Name of the export -> its scores."""
+    law: Input[FitScalingLawResult] | None = None
+    """Law of the ladder that the phases belong to."""
     sources: dict[str, dict[str, Input[DocumentsResult]]]
     """Source -> stage ("filter", then "filter 2") -> what it left, in the order in which documents went through them.
     """

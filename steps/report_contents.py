@@ -80,6 +80,7 @@ def contents_of(config: ReportConfig) -> Report:
         final_loss_steps=FINAL_LOSS_STEPS,
         moments=tuple(name_of_weights(name, _weights(config.evaluations[name].result)) for name in shown),
         windows=_windows(config, [predictions[name] for name in shown]),
+        law=None if config.law is None else config.law.result,
     )
 
 
@@ -183,7 +184,11 @@ def _phases(
             raise ValueError(f"{name}: the skip rule skipped every training step. Remove the phase from the report.")
         first_name = first_names.setdefault(config.phases[name].key, name)
         mixture = config.mixtures.get(name)
-        spans = () if mixture is None else readings.drawn_spans(draws[name], mixture, start_step, result.step)
+        spans = (
+            ()
+            if mixture is None
+            else readings.drawn_spans(draws[name], mixture, start_step, result.step, logs[name].tokens_at)
+        )
         made[name] = Phase(
             name=name,
             parent=parent,

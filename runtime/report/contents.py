@@ -1,9 +1,9 @@
 """Contents of the report as plain values, without engine or files; a value that is not finite is refused."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32
@@ -47,9 +47,10 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class MixtureSpan:
-    """Shares of the sources from a step on, until the next span."""
+    """Tokens of the run during which the shares of the sources are the same."""
 
-    start_step: int
+    begin_tokens: float
+    end_tokens: float
     shares: Mapping[str, float]
 
 
@@ -118,7 +119,7 @@ class Evaluation:
     """Losses of some windows under the weights of `best`, for the noise of a fork's difference."""
 
     def __post_init__(self) -> None:
-        for which, values in {"hot": self.hot, **self.averages}.items():
+        for which, values in self.by_weights.items():
             for domain, value in values.items():
                 _check_finite(f"evaluations[{self.phase!r}].{which}[{domain!r}]", value, "evaluate the phase again.")
 
@@ -131,6 +132,11 @@ class Evaluation:
     def best_weights(self) -> str:
         """Words for the weights of `best`."""
         return next((f"{name} weights" for name in self.averages), "trained weights")
+
+    @property
+    def by_weights(self) -> dict[str, Mapping[str, float]]:
+        """Figures of each average, then of the trained weights."""
+        return {**self.averages, HOT: self.hot}
 
 
 def mean(values: Mapping[str, float]) -> float:
@@ -306,22 +312,6 @@ class HeatWindow:
         """Mean loss of the predicted tokens at the newest moment, in nats."""
         return float(-np.nanmean(self.newest.log_prob))
 
-    @property
-    def share_right(self) -> float:
-        """Share of the predicted tokens that were the likeliest, at the newest moment."""
-        rank = self.newest.rank
-        return float((rank[rank >= 0] == 0).mean())
-
-    @property
-    def greatest_loss(self) -> float:
-        """Loss of the hardest token at the newest moment, in nats."""
-        return float(-np.nanmin(self.newest.log_prob))
-
-    @property
-    def hardest_token(self) -> str:
-        """The hardest token in quotes, with escapes for what is invisible."""
-        return json.dumps(self.texts[int(np.nanargmin(self.newest.log_prob))], ensure_ascii=False)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
@@ -352,6 +342,8 @@ class Report:
     """Phases with their weights (`name_of_weights`) whose predictions `windows` have: branches, then the main line."""
     windows: tuple[HeatWindow, ...] = ()
     others: tuple[OtherWeights, ...] = ()
+    law: Any = None
+    """Result of the step `fit_scaling_law`, which is a plain value as it is; None without a ladder."""
 
     @property
     def models(self) -> tuple[Phase | OtherWeights, ...]:

@@ -6,9 +6,10 @@ weights, so moments also compare EMA weights, phases and forks.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from runtime.report.contents import HeatWindow, Moment
 from runtime.report.html import document, macro, source
@@ -42,31 +43,18 @@ def page(
         text: what the windows are of.
     """
     lead = f"{counted(len(windows), 'window')} of {text} at {counted(len(moments), 'moment')}."
-    shown = macro("heat_map.html", "heat_map", heat_map(moments, windows))
-    return document(title, lead, shown, notes=notes, scripts=(source("heat_map.js"),))
+    return document(title, lead, heat_map(moments, windows), notes=notes, scripts=(source("heat_map.js"),))
 
 
-class HeatMap(NamedTuple):
-    """Values that templates/heat_map.html shows."""
-
-    moments: Sequence[str]
-    windows: Sequence[HeatWindow]
-    """Suspiciously easy ones, then the hardest first."""
-    num_shown: int
-    """Tokens of a window that the page shows at most."""
-    is_cut: bool
-    data: dict[str, Any]
-    """Data for heat_map.js."""
-
-
-def heat_map(moments: Sequence[str], windows: Sequence[HeatWindow], most_cells: int = MOST_CELLS) -> HeatMap:
-    """Return the windows in the order in which a page shows them, with their data; one a document."""
+def heat_map(moments: Sequence[str], windows: Sequence[HeatWindow], most_cells: int = MOST_CELLS) -> Markup:
+    """Return the map of windows, one a document: suspiciously easy ones, then the hardest first."""
     ordered = sorted(
         windows, key=lambda window: (not window.is_suspicious, -window.mean_loss, window.domain, window.digest)
     )
     num_shown = tokens_shown(len(ordered), len(moments), most_cells)
+    is_cut = any(len(window.texts) > num_shown for window in ordered)
     data = {"moments": moments, "windows": [_data(window, num_shown) for window in ordered]}
-    return HeatMap(moments, ordered, num_shown, any(len(window.texts) > num_shown for window in ordered), data)
+    return macro("heat_map.html", "heat_map", moments, ordered, data, num_shown if is_cut else None)
 
 
 def _data(window: HeatWindow, num_shown: int) -> dict[str, Any]:

@@ -20,17 +20,17 @@ from markupsafe import Markup
 from runtime.report import recipe
 from runtime.report.contents import mean, name_of_weights
 from runtime.report.markup import printable, printable_data
-from runtime.report.tables import changed_settings, drops_by_rule, gain, least_bits, weights_of
+from runtime.report.tables import bits_row, changed_settings, gain, least_bits, summed
+from runtime.tracking.stalls import SECONDS_HEADINGS, STALLS_HEADINGS, seconds_rows, stalls_rows
 
 _FOLDER = Path(__file__).parent / "templates"
-Rows = Sequence[Sequence[str]]
 
 
 @functools.cache
-def environment(*more: Path) -> jinja2.Environment:
-    """Return what makes HTML of the files in `templates/`, and of those in further folders."""
+def environment() -> jinja2.Environment:
+    """Return what makes HTML of the files in `templates/`."""
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([_FOLDER, *more]),
+        loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
@@ -42,50 +42,19 @@ def environment(*more: Path) -> jinja2.Environment:
         "percent": recipe.percent, "rate": recipe.rate, "tokens": recipe.tokens_label,
     }  # fmt: skip
     made.globals |= {
-        "changed_settings": changed_settings, "counts": Counter, "drops_by_rule": drops_by_rule, "gain": gain,
-        "least_bits": least_bits, "name_of_weights": name_of_weights, "side_branches": recipe.side_branches,
-        "weights_of": weights_of, "zip": zip,
+        "changed_settings": changed_settings, "counts": Counter, "gain": gain,
+        "bits_row": bits_row, "least_bits": least_bits, "name_of_weights": name_of_weights,
+        "seconds_headings": SECONDS_HEADINGS, "seconds_rows": seconds_rows, "side_branches": recipe.side_branches,
+        "stalls_headings": STALLS_HEADINGS, "stalls_rows": stalls_rows, "summed": summed, "zip": zip,
     }  # fmt: skip
     return made
 
 
 def macro(template: str, name: str, *arguments: Any, **keywords: Any) -> Markup:
     """Return the HTML of a macro of a template."""
-    return macro_in(environment(), template, name, *arguments, **keywords)
-
-
-def macro_in(templates: jinja2.Environment, template: str, name: str, *arguments: Any, **keywords: Any) -> Markup:
-    """Return the HTML of a macro of a template of `templates`."""
+    templates = environment()
     made = templates.getattr(templates.get_template(template).module, name)(*arguments, **keywords)
     return Markup(made.strip())
-
-
-def table(headings: Sequence[str], rows: Rows, caption: str, *, grouped: int = 0, class_: str = "") -> Markup:
-    """Return a table that scrolls sideways by itself on a narrow page; nothing without rows.
-
-    Args:
-        headings: one for each column; "#" marks a column of numbers. The first column names the row.
-        rows: the cells of each row.
-        caption: above the table.
-        grouped: number of first columns in which equal cells of consecutive rows are one cell.
-        class_: further class of the table's element.
-    """
-    spanned = list(zip(rows, _spans(rows, grouped), strict=True))
-    return macro("tables.html", "of_rows", headings, spanned, caption, class_)
-
-
-def _spans(rows: Rows, grouped: int) -> list[list[int]]:
-    """Return the number of rows that each cell of each row spans; 0 for a cell that one above it spans."""
-    spans = [[1] * len(row) for row in rows]
-    for column in range(grouped):
-        first = 0
-        for place in range(1, len(rows)):
-            if rows[place][: column + 1] == rows[first][: column + 1]:
-                spans[first][column] += 1
-                spans[place][column] = 0
-            else:
-                first = place
-    return spans
 
 
 def document(

@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64
 from markupsafe import Markup
 
 from runtime.report.figure import figure
-from runtime.report.page_html import macro
+from runtime.report.html import macro
 from runtime.report.panel import Panel
 from runtime.report.recipe import counted
 from runtime.report.theme import DIVERGING

@@ -1,41 +1,44 @@
 """The report's page; templates/report.html has its sections, from results to how they were made."""
 
-from runtime.report import run_plots
+from markupsafe import Markup
+
+from runtime.report import law_plots, run_plots
 from runtime.report.contents import Report
 from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, heat_map
 from runtime.report.html import document, figure_scripts, source
-from runtime.report.score_curves import CAPTION as SCORES
 from runtime.report.score_doubts import doubts, noise
-from runtime.tracking.stalls import PAGE_FILE
 
-TIMELINE = "A branch begins at the tokens at which it leaves the main line and is not part of the axis' total."
-LOSS = (
-    "Pale: the recorded values; strong: smoothed over neighbours by the slider. Drag to zoom: all figures over tokens "
-    "follow. The axis does not begin at 0, and what lies above it in the first 3 % of the tokens is off it; “Fit y” "
-    "shows it."
-)
-SOURCE_LOSSES = "Cross-entropy of the positions of each source."
-BRANCHES = "Lines join the phases of the main line; branches have a mark each. Axes differ from panel to panel."
+RUN_PAGE = "run.html"
+"""Page above the folder of a report, with what differs between equal runs; no part of an output."""
+_RUN = '<section id="run">'
 
 
 def render(report: Report) -> str:
     """Return the whole page as text, without sections that show nothing: the same report gives the same bytes."""
-    figures = {
-        "timeline": run_plots.timeline(report, TIMELINE),
-        "loss": run_plots.loss(report, LOSS),
-        "source_losses": run_plots.source_losses(report, SOURCE_LOSSES),
-        "domains": run_plots.domains(report, BRANCHES),
-        "scores": run_plots.scores(report, SCORES),
-    }
+    plots = {
+        "timeline": run_plots.timeline, "loss": run_plots.loss, "source_losses": run_plots.source_losses,
+        "domains": run_plots.domains, "scores": run_plots.scores,
+        "rungs": law_plots.rungs, "isoflop": law_plots.isoflop,
+    }  # fmt: skip
     return document(
         report.title,
         report.introduction,
         scripts=(*figure_scripts(), *([source("heat_map.js")] if report.windows else [])),
         template="report.html",
         report=report,
-        figures=figures,
-        heat_map=heat_map(report.moments, report.windows, MOST_CELLS_OF_A_REPORT) if report.windows else None,
+        plots=plots,
+        heat_map=heat_map(report.moments, report.windows, MOST_CELLS_OF_A_REPORT) if report.windows else "",
         noise=noise(report.scores),
         doubts=doubts(report),
-        stalls_file=PAGE_FILE,
+        run_page=RUN_PAGE,
     )
+
+
+def with_run(page: str, run: Markup) -> str:
+    """Return a report's page with the section `run` in the place of the link to it."""
+    before, found, after = page.partition(_RUN)
+    if not found:
+        raise ValueError(
+            "the report has no place for its run: an older version wrote it; write it again: --force report."
+        )
+    return f"{before}{_RUN}{run}{after[after.index('</section>') :]}"

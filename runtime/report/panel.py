@@ -5,8 +5,8 @@ of a tip holds none.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from bokeh.models import (
@@ -34,9 +34,6 @@ TOKENS = "tokens"
 TOKEN_FORMAT = "0.[000000]a"
 _GUESSED_SHARE = 0.03
 """Share of a run's tokens in which a model learns little more than which words are frequent."""
-_LONGEST_LABEL = 24
-"""Characters of a row's name that a telephone shows beside bars."""
-_ROW = 21
 HATCHES = {"solid": None, "dashed": "right_diagonal_line", "dotted": "dot", "dashdot": "cross"}
 """Stroke of a line to the pattern of an area; the recipe at full size has 25 sources."""
 
@@ -78,19 +75,19 @@ class Panel:
         x: Range1d,
         y: Range1d | Sequence[str],
         *,
-        height: int | None = None,
+        height: int = 260,
         x_format: str = TOKEN_FORMAT,
         y_format: str | None = None,
         value_format: str = "0,0.[0000]",
     ) -> None:
-        self._rows = {} if isinstance(y, Range1d) else _short_names(y)
+        self._rows = [] if isinstance(y, Range1d) else list(y)
         self.has_lines = self.is_smoothed = False
-        self.height = height or (len(self._rows) * _ROW + 70 if self._rows else 260)
+        self.height = height
         self._x_title = x.name or "at"
         self.plot = bokeh_figure(
             x_range=x,
-            y_range=y if isinstance(y, Range1d) else FactorRange(factors=[*self._rows.values()][::-1]),
-            height=self.height,
+            y_range=y if isinstance(y, Range1d) else FactorRange(factors=self._rows[::-1]),
+            height=height,
             sizing_mode="stretch_width",
             toolbar_location=None,
             tools=[BoxZoomTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl")],
@@ -140,19 +137,6 @@ class Panel:
             fields = {name: name for name in names if name != "tip"}
             drawn = glyph(source=ColumnDataSource(columns, name=series.name), **fields, **style)
             self._add(drawn, series, self._marks if "tip" in names else None)
-
-    def bars(self, series: Series, marks: Sequence[tuple[str, float, float, str]]) -> None:
-        """Draw bars along x: row, both ends and tip of each."""
-        placed = [(self._rows[row], *rest) for row, *rest in marks]
-        style = {"height": 0.7, "fill_color": series.colour, "line_color": PAGE}
-        self.draw(self.plot.hbar, series, ("y", "left", "right", "tip"), placed, **style)
-
-    def names_inside(self, places: Mapping[str, tuple[float, Literal["left", "right"]]]) -> None:
-        """Write the name of each row into the panel: its left or its right end at a place."""
-        self.plot.yaxis.visible = False
-        rows = [(x, self._rows[row], row, align, 4 if align == "left" else -4) for row, (x, align) in places.items()]
-        style = {"text_baseline": "middle", "text_font_size": "11px", "text_color": INK}
-        self.draw(self.plot.text, Series("names", INK), ("x", "y", "text", "text_align", "x_offset"), rows, **style)
 
     def heat(self, ratios: np.ndarray, columns: Sequence[int], palette: Sequence[str], most: float) -> None:
         """Colour each row by its ratios, from 1 / `most` to `most` on a log scale; NaN is black."""
@@ -223,33 +207,6 @@ def around(values: Values, share: float = 0.06, least: float = 1e-9) -> Range1d:
     return Range1d(low - room, high + room)
 
 
-class Piece(NamedTuple):
-    """A piece of a row's bar."""
-
-    row: str
-    series: str
-    length: float
-    tip: str
-
-
-def stacked_bars(
-    title: str, pieces: Sequence[Piece], series: Mapping[str, Series], *, x_format: str = TOKEN_FORMAT
-) -> Panel:
-    """Return a panel with a bar for each row: its pieces, in the order of the series."""
-    reached = {piece.row: 0.0 for piece in pieces}
-    bars: dict[str, list[tuple[str, float, float, str]]] = {name: [] for name in series}
-    for name in series:
-        for piece in pieces:
-            if piece.series == name and piece.length:
-                low = reached[piece.row]
-                reached[piece.row] = low + piece.length
-                bars[name].append((piece.row, low, reached[piece.row], piece.tip))
-    panel = Panel(title, Range1d(0, 1.02 * max(reached.values()) or 1.0), list(reached), x_format=x_format)
-    for name, one in series.items():
-        panel.bars(one, bars[name])
-    return panel
-
-
 def numbers(values: Values) -> list[float]:
     """Return values as JSON writes them: whole ones exact, others with eight digits, more than a float32 has.
 
@@ -272,11 +229,3 @@ def _style(plot: Plot) -> None:
         axis.axis_label_text_font_style = "normal"
     if isinstance(plot.y_range, FactorRange):
         plot.ygrid.grid_line_color = None
-
-
-def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return a label for each name: both its ends where it is long, the whole name where two labels were the same."""
-    half = _LONGEST_LABEL // 2
-    labels = {name: name if len(name) <= _LONGEST_LABEL else f"{name[:half]}…{name[1 - half :]}" for name in names}
-    taken = list(labels.values())
-    return {name: label if taken.count(label) == 1 else name for name, label in labels.items()}

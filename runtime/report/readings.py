@@ -189,15 +189,19 @@ def _sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
     return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
 
 
-def drawn_spans(draws: DrawLog, mixture: MixtureSchedule, first: int, last: int) -> tuple[MixtureSpan, ...]:
+def drawn_spans(
+    draws: DrawLog, mixture: MixtureSchedule, first: int, last: int, tokens_at: Callable[[int], float]
+) -> tuple[MixtureSpan, ...]:
     """Return shares of the sequences drawn after step `first` and up to `last`, by segment of the mixture."""
     made = []
     ends = [segment.start_step for segment in mixture.segments[1:]] + [last]
     for segment, end in zip(mixture.segments, ends, strict=True):
-        counts = draws.between(max(segment.start_step, first), min(end, last))
+        begin, end = max(segment.start_step, first), min(end, last)
+        counts = draws.between(begin, end)
         total = sum(counts.values())
         if total:
-            made.append(MixtureSpan(segment.start_step, {name: count / total for name, count in counts.items()}))
+            shares = {name: count / total for name, count in counts.items()}
+            made.append(MixtureSpan(tokens_at(begin), tokens_at(end), shares))
     return tuple(made)
 
 

@@ -1,8 +1,8 @@
 """Figures of the run over tokens: its settings (timeline), and its loss, with the branches and by source."""
 
+import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 from bokeh.models import Range1d
@@ -23,44 +23,18 @@ from runtime.report.panel import (
 )
 from runtime.report.recipe import tokens_label
 from runtime.report.score_curves import BRANCHES, ScorePoint, measures
-from runtime.report.theme import PAGE
+from runtime.report.theme import INK, PAGE
 
 MIXTURE = "mixture (share of sequences by source)"
 
 
-class MixtureRange(NamedTuple):
-    """Tokens during which the shares are the same."""
-
-    low: float
-    high: float
-    shares: Mapping[str, float]
-
-
-def mixture_ranges(phases: Sequence[Phase]) -> list[MixtureRange]:
-    """Return the mixture of consecutive phases over tokens, equal neighbours joined."""
-    found: list[MixtureRange] = []
-    for phase in phases:
-        # The training step after `step` finished ones is the row with step + 1.
-        steps = np.concatenate([[phase.start_step], phase.curve.step])
-        tokens = np.concatenate([[phase.start_tokens], phase.curve.consumed_tokens])
-        ends = [span.start_step for span in phase.mixture[1:]] + [int(steps[-1])]
-        for span, end in zip(phase.mixture, ends, strict=True):
-            first, last = max(span.start_step, int(steps[0])), min(end, int(steps[-1]))
-            if first >= last:
-                continue
-            low, high = (float(np.interp(step, steps, tokens)) for step in (first, last))
-            if found and found[-1].shares == span.shares:
-                low = found.pop().low
-            found.append(MixtureRange(low, high, span.shares))
-    return found
-
-
-def timeline(report: Report, caption: str) -> list[Markup]:
+def timeline(report: Report, caption: str) -> Markup:
     """Return phases, learning rate and batch size of all runs, and the mixture of the main line."""
     runs, x = _runs(report), _tokens(report)
     lines = [_line(RATE, phase, phase.curve.learning_rate) for phase in report.phases]
     lines += [_line(BATCH, phase, phase.curve.global_batch_size) for phase in report.phases]
-    return [figure([_phases(report, runs, x), *line_panels(lines, runs, x)], caption, legend=runs), _mixture(report)]
+    panels = [_phases(report, runs, x), *line_panels(lines, runs, x)]
+    return Markup().join([figure(panels, caption, legend=runs), _mixture(report)])
 
 
 def loss(report: Report, caption: str) -> Markup:
@@ -86,43 +60,34 @@ def source_losses(report: Report, caption: str) -> Markup:
 
 def domains(report: Report, caption: str) -> Markup:
     """Return bits per byte of each domain at the end of the phases; of a branch those of its best weights."""
-    found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     points = []
     for phase in report.models:
-        if phase.name in found and phase.same_as is None:
-            evaluation = found[phase.name]
-            kept = evaluation.averages or {HOT: evaluation.hot}
-            shown = {HOT: evaluation.hot, **kept} if phase.is_main else dict(list(kept.items())[:1])
-            for weights, values in shown.items():
-                points += [_point(phase, weights, domain, value) for domain, value in values.items()]
+        evaluation = report.evaluation_of(phase)
+        if evaluation is None or phase.same_as is not None:
+            continue
+        by_weights = list(evaluation.by_weights.items())
+        for weights, values in by_weights if phase.is_main else by_weights[:1]:
+            points += [_point(phase, weights, domain, value) for domain, value in values.items()]
     points.sort(key=lambda point: point.measure)
-    return measures(points, caption, end=report.main_line[-1].consumed_tokens)
+    return measures(points, caption=caption, end=report.main_line[-1].consumed_tokens)
 
 
-def scores(report: Report, caption: str) -> Markup:
+def scores(report: Report) -> Markup:
     """Return one accuracy for each task of the exported models."""
     phases = {phase.name: phase for phase in report.models}
     exports = {export.name: export for export in report.exports}
     points = []
     for score in leading(report.scores):
         export = exports[score.export]
-        points.append(
-            _point(phases[export.phase], export.weights, score.measure, score.value, score.stderr, score.chance)
-        )
-    return measures(points, caption, end=report.main_line[-1].consumed_tokens)
+        point = _point(phases[export.phase], export.weights, score.measure, score.value)
+        points.append(dataclasses.replace(point, stderr=score.stderr, chance=score.chance))
+    return measures(points, end=report.main_line[-1].consumed_tokens)
 
 
-def _point(
-    phase: Phase | OtherWeights,
-    weights: str,
-    measure: str,
-    value: float,
-    stderr: float | None = None,
-    chance: float | None = None,
-) -> ScorePoint:
-    """Return a point at the end of a phase; those of branches are not joined."""
+def _point(phase: Phase | OtherWeights, weights: str, measure: str, value: float) -> ScorePoint:
+    """Return a point at the end of a phase; points of branches are not joined."""
     series = BRANCHES if not phase.is_main else "weights" if weights == HOT else weights
-    return ScorePoint(phase.name, weights, phase.step, phase.consumed_tokens, measure, value, stderr, chance, series)
+    return ScorePoint(phase.name, weights, phase.step, phase.consumed_tokens, measure, value, series=series)
 
 
 def _tokens(report: Report) -> Range1d:
@@ -142,44 +107,47 @@ def _line(panel: str, phase: Phase, values: np.ndarray) -> Line:
 
 
 def _phases(report: Report, runs: Mapping[str, Series], x: Range1d) -> Panel:
-    panel = Panel("phases", x, [phase.name for phase in report.phases])
+    """Return a row for each phase: a bar over its tokens, with its name beside it."""
+    panel = Panel("phases", x, [phase.name for phase in report.phases], height=70 + 21 * len(report.phases))
     panel.plot.min_border_left = 58  # as the panels below it
+    panel.plot.yaxis.visible = False
+    end, names = report.main_line[-1].consumed_tokens, []
     for phase in report.phases:
         tip = (
             f"{phase.name}: {tokens_label(phase.start_tokens)} to {tokens_label(phase.consumed_tokens)} tokens, "
             f"steps {phase.start_step + 1:,} to {phase.step:,}"
         )
         tip += f", from {phase.parent}" if phase.parent else ""
+        bar = phase.name, phase.start_tokens, phase.consumed_tokens, tip
         series = runs[_series_name(phase)]
-        panel.bars(series, [(phase.name, phase.start_tokens, phase.consumed_tokens, tip)])
-    end = report.main_line[-1].consumed_tokens
-    panel.names_inside({phase.name: _name_place(phase, end) for phase in report.phases})
+        style = {"height": 0.7, "fill_color": series.colour, "line_color": PAGE}
+        panel.draw(panel.plot.hbar, series, ("y", "left", "right", "tip"), [bar], **style)
+        # Behind the bar, else before it, else on it.
+        is_early = phase.consumed_tokens <= 0.6 * end
+        is_behind = is_early or phase.start_tokens < 0.25 * end
+        place = phase.consumed_tokens if is_early else phase.start_tokens
+        names.append((place, phase.name, phase.name, *(("left", 4) if is_behind else ("right", -4))))
+    style = {"text_baseline": "middle", "text_font_size": "11px", "text_color": INK}
+    panel.draw(panel.plot.text, Series("names", INK), ("x", "y", "text", "text_align", "x_offset"), names, **style)
     return panel
 
 
-def _name_place(phase: Phase, end: float) -> tuple[float, Literal["left", "right"]]:
-    """Return where the name of a phase stands: behind its bar, else before it, else on it."""
-    if phase.consumed_tokens <= 0.6 * end:
-        return phase.consumed_tokens, "left"
-    return phase.start_tokens, "right" if phase.start_tokens >= 0.25 * end else "left"
-
-
 def _mixture(report: Report) -> Markup:
-    ranges = mixture_ranges(report.main_line)
-    if not ranges:
+    spans = [span for phase in report.main_line for span in phase.mixture]
+    if not spans:
         return Markup()
     # Earlier sources below, larger ones first among those that begin together.
-    by_share = (sorted(part.shares, key=lambda name: (-part.shares[name], name)) for part in ranges)
+    by_share = (sorted(span.shares, key=lambda name: (-span.shares[name], name)) for span in spans)
     sources = series_of(list(dict.fromkeys(itertools.chain.from_iterable(by_share))))
     panel = Panel(MIXTURE, _tokens(report), Range1d(0, 1), height=280, y_format="0%")
-    below = [0.0] * len(ranges)
+    below = [0.0] * len(spans)
     for source, series in sources.items():
         boxes = []
-        for index, part in enumerate(ranges):
-            if share := part.shares.get(source, 0.0):
-                tokens = f"{tokens_label(part.low)} to {tokens_label(part.high)} tokens"
+        for index, span in enumerate(spans):
+            if share := span.shares.get(source, 0.0):
+                tokens = f"{tokens_label(span.begin_tokens)} to {tokens_label(span.end_tokens)} tokens"
                 tip = f"{source}: {share:.2%} of sequences, {tokens}"
-                boxes.append((part.low, part.high, below[index], below[index] + share, tip))
+                boxes.append((span.begin_tokens, span.end_tokens, below[index], below[index] + share, tip))
                 below[index] += share
         hatch = {"hatch_pattern": HATCHES[series.dash], "hatch_color": PAGE, "hatch_alpha": 0.5}
         names = ("left", "right", "bottom", "top", "tip")

@@ -8,15 +8,13 @@ from markupsafe import Markup
 
 from runtime.optim.ema import HOT
 from runtime.report.figure import figure
-from runtime.report.html import document, table
 from runtime.report.panel import Panel, Series, around, series_of, token_range
-from runtime.report.recipe import counted
 
 CONFIDENCE = 1.96
 """Standard errors on either side of a value that hold the truth 19 times in 20."""
 BRANCHES = "branches"
 """Curve of points that are not joined, since none follows another."""
-CAPTION = (
+_CAPTION = (
     "Bars: 95 % interval (1.96 standard errors of the mean over a task's items). Dashed: chance; a value whose bar "
     "crosses it does not differ from guessing. Axes differ from panel to panel."
 )
@@ -34,6 +32,8 @@ class ScorePoint:
     value: float
     stderr: float | None = None
     chance: float | None = None
+    interval: tuple[float, float] | None = None
+    """Ends of the bar, where a standard error does not give them."""
     series: str = ""
     """The curve that it belongs to; by default that of its weights."""
 
@@ -42,32 +42,9 @@ class ScorePoint:
         """The phase, with the name of its weights."""
         return self.phase if self.weights == HOT else f"{self.phase}, {self.weights}"
 
-    def __str__(self) -> str:
-        return f"{self.value:.4f}" if self.stderr is None else f"{self.value:.4f} ± {self.stderr:.4f}"
 
-
-def page(title: str, points: Sequence[ScorePoint]) -> str:
-    """Return the whole page; `points` by measure and tokens, at least one."""
-    num_measures, num_curves = len({point.measure for point in points}), len({point.curve for point in points})
-    lead = f"{counted(num_measures, 'measure')} of {counted(num_curves, 'set')} of weights, as they train."
-    end = max(1, *(point.tokens for point in points))
-    rows = [
-        [
-            point.measure,
-            point.curve,
-            f"{point.step:,}",
-            f"{point.tokens:,}",
-            str(point),
-            "–" if point.chance is None else f"{point.chance:.3f}",
-        ]
-        for point in points
-    ]
-    headings = ["measure", "phase", "#after step", "#tokens", "#value", "#chance"]
-    return document(title, lead, measures(points, CAPTION, end=end), table(headings, rows, "Every measure", grouped=1))
-
-
-def measures(points: Sequence[ScorePoint], caption: str, *, end: float) -> Markup:
-    """Return a panel for each measure, with its curves."""
+def measures(points: Sequence[ScorePoint], *, end: float, caption: str = _CAPTION) -> Markup:
+    """Return a panel for each measure of a run of `end` tokens, with its curves."""
     legend = series_of(list(dict.fromkeys(point.series or point.curve for point in points)))
     panels, x = [], token_range(1.03 * end)
     for measure in dict.fromkeys(point.measure for point in points):
@@ -94,12 +71,21 @@ def _add_curve(panel: Panel, series: Series, points: Sequence[ScorePoint]) -> No
     intervals = ((point.tokens, *_interval(point)) for point in points)
     bars = [(tokens, low, tokens, high) for tokens, low, high in intervals if low < high]
     panel.draw(panel.plot.segment, series, ("x0", "y0", "x1", "y1"), bars, line_color=series.colour)
-    tips = [f"{point.curve} after step {point.step:,}: {point}" for point in points]
-    marks = [(float(point.tokens), point.value, tip) for point, tip in zip(points, tips, strict=True)]
+    marks = [(float(point.tokens), point.value, _tip(point)) for point in points]
     style = {"size": 7, "line_color": series.colour, "fill_color": series.colour}
     panel.draw(panel.plot.scatter, series, ("x", "y", "tip"), marks, **style)
 
 
 def _interval(point: ScorePoint) -> tuple[float, float]:
+    if point.interval is not None:
+        return point.interval
     reach = CONFIDENCE * (point.stderr or 0.0)
     return point.value - reach, point.value + reach
+
+
+def _tip(point: ScorePoint) -> str:
+    place = f"{point.curve} after step {point.step:,}" if point.step else point.curve
+    error = "" if point.stderr is None else f" ± {point.stderr:.4f}"
+    if point.interval is not None:
+        error = " ({:.4f} – {:.4f})".format(*point.interval)
+    return f"{place}: {point.value:.4f}{error}"

@@ -7,9 +7,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-PAGE_FILE = "stalls.html"
-"""Page beside the folder of a report, which links to it; no part of an output."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Stall:

@@ -3,6 +3,7 @@
 import argparse
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,21 +12,25 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu, Tpu
 from marin_dag.graph.step import Step
 from marin_dag.keep.collect import Collector, Roots
+from marin_dag.ledger.records import Records
 from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.corpus import laptop_corpus
 from pipelines.milestone_evaluations import evaluate_every, is_of_training, milestone_of, with_milestones
+from pipelines.run_pages import write_run_pages
 from pipelines.scales import LAPTOP
-from pipelines.scores_command import BITS_PER_BYTE, read_points, write_scores
+from pipelines.scores_command import BITS_PER_BYTE, read_points
 from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import Ema
+from runtime.report.page import render
 from steps.ema_eval import AverageResult, EmaEvalResult, ema_eval
 from steps.hf_export import hf_export
 from steps.lm_eval import LmEvalResult, lm_eval
 from steps.report import ReportResult
 from tests.catalogue import expect_error
 from tests.pipelines.committed import commit
+from tests.runtime.report.example_run import example_report
 
 ON = "cpu:3"
 
@@ -92,7 +97,7 @@ def test_gc_of_the_recipe_without_the_option_keeps_the_evaluations_of_milestones
     assert [found.kind for found in Collector(store, of_others, older_than_seconds=0).find()] == ["output"]
 
 
-def test_the_scores_so_far_are_read_by_tokens_and_drawn_beside_the_report(graph: Graph, tmp_path: Path) -> None:
+def test_the_scores_so_far_are_read_by_tokens_and_drawn_in_the_report(graph: Graph, tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     assert read_points(graph, store) == []
     average = AverageResult(average=Ema(0.9), by_domain={"web": 1.25}, mean=1.25)
@@ -116,10 +121,10 @@ def test_the_scores_so_far_are_read_by_tokens_and_drawn_beside_the_report(graph:
         (BITS_PER_BYTE, "hot", 200, 1.5, None),
         ("piqa, 0-shot, acc_norm", "hot", 100, 0.7, 0.05),
     ]
-    session = types.SimpleNamespace(store=store, pipeline="tootsie")
-    plan = make_plan(graph, store)
-    assert list(write_scores(session, plan)) == [], "without a report there is no page"  # type: ignore[arg-type]
-    commit(store, graph.step("report"), ReportResult(page=""))
-    (line,) = write_scores(session, plan)  # type: ignore[arg-type]
+    session: Any = types.SimpleNamespace(store=store, pipeline="tootsie")
+    commit(store, graph.step("report"), ReportResult(page="report.html"))
+    output = Records(store).get(graph.step("report").key).output_path
+    store.write(f"{output}/report.html", render(example_report()).encode())
+    (line,) = write_run_pages(session, make_plan(graph, store))
     page = Path(line.partition(": ")[2]).read_text()
-    assert "0.7000 ± 0.0500" in page and "kestrel after step 200: 1.5000" in page
+    assert r"0.7000 \u00b1 0.0500" in page and "kestrel after step 200: 1.5000" in page

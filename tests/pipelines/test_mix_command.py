@@ -1,7 +1,6 @@
 """`mix` shows the tokens and epochs that each phase takes from each source."""
 
 import functools
-import re
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ from pipelines.corpus import laptop_corpus
 from pipelines.mix_command import mix_to, rendered
 from pipelines.scales import LAPTOP
 from tests.catalogue import check_message
-from tests.runtime.report.drawn import panels
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -69,20 +67,10 @@ def test_tokens_at_full_size_are_those_of_the_recipe(run):
     assert "?x" in rows["nemotron_medium"] and "inf" not in out
 
 
-def test_the_chart_names_every_source_and_phase(run, tmp_path):
-    code, out, _ = run("mix", "--chart", str(tmp_path / "mix.html"))
-    assert code == 0 and "drawn" in out
-    (panel,) = panels((tmp_path / "mix.html").read_text())
-    assert {"web", "encyclopedia"} <= set(panel.y_range["factors"])
-    assert {"kestrel", "deeper_starling"} <= {mark.series for mark in panel.marks}
-    assert any(re.fullmatch(r"web, kestrel: [\d.]+[kMB] tokens, [\d.]+ epochs by its end", tip) for tip in panel.tips)
-
-
-def test_a_misspelt_phase_and_a_chart_of_another_kind_are_refused(run):
-    for words in (("mix", "desert"), ("mix", "--chart", "mix.png")):
-        code, out, error = run(*words)
-        assert (code, out) == (1, "")
-        check_message(error)
+def test_a_misspelt_phase_is_refused(run):
+    code, out, error = run("mix", "desert")
+    assert (code, out) == (1, "")
+    check_message(error)
 
 
 def test_a_tokenized_source_counts_its_tokens_and_one_read_too_often_is_named():

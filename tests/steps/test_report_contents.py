@@ -13,10 +13,12 @@ from runtime.report import page as report_page
 from runtime.report.heat_map import FEWEST_TOKENS
 from runtime.report.page import render
 from steps import report_contents
+from steps.fit_scaling_law import Estimate, FitScalingLawResult, IsoFlopResult, RungResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_contents import _order, contents_of
 from steps.tokenizer import TokenizerResult
 from tests.catalogue import expect_error
+from tests.runtime.report.drawn import figures
 from tests.steps.report_inputs import evaluation, example, made, phase
 
 
@@ -250,3 +252,34 @@ def test_the_loss_of_each_source_on_the_main_line_is_under_the_name_a_person_gav
     assert web.step.tolist() == list(range(1, 61)), "of the main line, from the start of the run, and of no branch"
     np.testing.assert_allclose(web.loss, 5 - 0.01 * web.step)
     np.testing.assert_allclose(code.loss, 2.0)
+
+
+def test_a_ladder_shows_its_law_each_rungs_prediction_and_the_curves_at_equal_flops(tmp_path):
+    def estimate(value):
+        return Estimate(value=value, low=0.9 * value, high=1.2 * value)
+
+    rungs = tuple(
+        RungResult(
+            name=f"w{size}/{tokens}x", num_parameters=size, num_tokens=1_000 * tokens, loss=2.0,
+            predicted=estimate(2.1 if size == 48 else 2.0), is_held_out=size == 48,
+        )
+        for size in (16, 48) for tokens in (1, 2)
+    )  # fmt: skip
+    curve = IsoFlopResult(flops=6e9, num_parameters=(16.0, 32.0, 48.0), losses=(2.2, 2.0, 2.1), optimum=33.0)
+    coefficients = ("irreducible", "parameter_factor", "token_factor", "alpha", "beta", "size_exponent")
+    found = FitScalingLawResult(
+        **{name: estimate(0.5) for name in coefficients}, isoflop_size_exponent=0.48, isoflop_curves=(curve,),
+        rungs=rungs, tasks=(), confidence=0.95, share_at_bounds=0.0,
+    )  # fmt: skip
+    page = render(contents_of(example(tmp_path, law=made(tmp_path, "law", found))))
+    section = page[page.index('id="law"') : page.index('id="domains"')]
+    assert '>w48/1x</th><td class="number">48</td><td class="number">1.00k</td>' in section
+    assert section.count(">+5.00%<") == 2 == section.count("the other rungs<")
+    assert ">0.45 – 0.6<" in section and ">0.48<" in section
+    small, large, equal = (panel for shown in figures(section) for panel in shown)
+    assert small.title == "16 parameters (bits per byte)" and large.of("Scatter", "predicted, held out")
+    (bars,) = large.of("Segment", "predicted, held out")
+    assert bars.data["y0"] == pytest.approx([1.89, 1.89]) and bars.data["y1"] == pytest.approx([2.52, 2.52])
+    assert "w48/1x: 2.1000 (1.8900 – 2.5200)" in large.tips
+    assert "6.00e+09 FLOPs: least at 33 parameters" in equal.tips
+    assert 'id="law"' not in render(contents_of(example(tmp_path / "other")))

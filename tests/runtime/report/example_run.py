@@ -93,10 +93,13 @@ def _phases() -> tuple[Phase, ...]:
         before = made[parent] if parent else None
         level = levels.get(name, 3.26 + 0.012 * (number % 4))
         curve = _curve(generator, row, before.step if before else 0, before.consumed_tokens if before else 0, level)
-        spans = [MixtureSpan(0, {source: share / math.fsum(mixture.values()) for source, share in mixture.items()})]
+        begin, end = before.consumed_tokens if before else 0, int(curve.consumed_tokens[-1])
+        shares = {source: share / math.fsum(mixture.values()) for source, share in mixture.items()}
+        spans = [MixtureSpan(begin, end, shares)]
         if name == "phoenix":
-            spans = [MixtureSpan(0, {"web_pages": 0.3, "web_high": 0.25, "web_medium": 0.3, "web_low": 0.15}),
-                     MixtureSpan(1600, STEADY)]  # fmt: skip
+            change = float(curve.consumed_tokens[curve.step == 1600][0])
+            warm = {"web_pages": 0.3, "web_high": 0.25, "web_medium": 0.3, "web_low": 0.15}
+            spans = [MixtureSpan(begin, change, warm), MixtureSpan(change, end, STEADY)]
         averages = (Ema(0.995),) if has_average else ()
         changes = ()
         if before:

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.data.consumption import SourceUse
-from runtime.report import curve_plots, documents_page, heat_map, pages
+from runtime.report import curve_plots, heat_map, pages
 from runtime.report.contents import HeatWindow, PhaseText, WindowLosses
 from runtime.report.curve_plots import Line
+from runtime.report.html import document, macro, source
 from runtime.report.markup import marked, printable
 from runtime.report.norm_plots import LayerNorms
 from runtime.report.page import render
@@ -106,6 +106,16 @@ def plots(shown, title: str, expression: str):
     )
 
 
+def place_of(figure, x, y):
+    """Return where a value of a figure's first panel is in the window."""
+    return figure.locator(".panel").first.evaluate(
+        "(panel, [x, y]) => { const view = Bokeh.index.roots.find(each => panel.contains(each.el)), f = view.frame;"
+        "const box = view.canvas_view.el.getBoundingClientRect();"
+        "return [box.left + f.x_scale.compute(x), box.top + f.y_scale.compute(y)] }",
+        [x, y],
+    )
+
+
 def words_of(tip) -> str:
     return tip.evaluate(
         "e => [...e.shadowRoot.children].filter(c => c.tagName !== 'STYLE').map(c => c.innerText).join(' ')"
@@ -169,13 +179,7 @@ def test_a_loss_a_fork_and_texts_are_found_by_clicking(report, example, open_pag
     curve = next(phase.curve for phase in report.main_line if phase.name == "phoenix")
     row = len(curve) // 2
     tokens, loss = int(curve.consumed_tokens[row]), float(curve.loss[row])
-    place = figure.locator(".panel").first.evaluate(
-        "(panel, [x, y]) => { const view = Bokeh.index.roots.find(each => panel.contains(each.el)), f = view.frame;"
-        "const box = view.canvas_view.el.getBoundingClientRect();"
-        "return [box.left + f.x_scale.compute(x), box.top + f.y_scale.compute(y)] }",
-        [tokens, loss],
-    )
-    shown.mouse.move(*place)
+    shown.mouse.move(*place_of(figure, tokens, loss))
     tip = shown.locator(".bk-Tooltip", has_text=f"{tokens:,}").first
     tip.wait_for(timeout=5_000)
     value = float(re.search(r"value\s*:?\s*([\d.]+)", words_of(tip)).group(1))
@@ -304,16 +308,16 @@ def other_pages(report) -> dict[str, str]:
     found = {"documents": [shown, shown], "next": 7, "total": 9}
     finding = {"rule": "rules.0", "reason": HOSTILE, "isLeast": True, "limit": 1.0, "values": [None, 2.0]}
     sample = {"documents": [[0, HOSTILE, HOSTILE], [1, "b", "c"]], "findings": [finding], "total": 9}
+    documents = macro("documents.html", "of_step", {"kept": found, "dropped": found}, sample)
     return {
-        "documents": documents_page.page(HOSTILE, HOSTILE, {"kept": found, "dropped": found}, sample),
+        "documents": document(HOSTILE, HOSTILE, documents, scripts=(source("documents.js"),)),
         "curves": curve_plots.page(HOSTILE, [line], [layers]),
-        "stalls": pages.stalls_page(HOSTILE, [stalls]),
-        "mix": pages.mix_page(HOSTILE, [SourceUse("kestrel", HOSTILE, 2_870, 0.5)], {}),
+        "stalls": pages.stalls_page(HOSTILE, [stalls], []),
         "timeline": pages.timeline_page(HOSTILE, report.phases, "words"),
     }
 
 
-@pytest.mark.parametrize("name", ["curves", "stalls", "mix", "timeline", "documents"])
+@pytest.mark.parametrize("name", ["curves", "stalls", "timeline", "documents"])
 def test_other_pages_open_and_show_hostile_names_as_text(report, open_page, name):
     shown = open_page(other_pages(report)[name], 390)
     draw_all(shown)

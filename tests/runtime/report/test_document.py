@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from runtime.report.figure import figure
 from runtime.report.panel import (
     Panel,
-    Piece,
     Series,
     around,
     extremes,
     main_and_branches,
     series_of,
     settled,
-    stacked_bars,
 )
 from runtime.report.recipe import bytes_label, counted, tokens_label
 from tests.runtime.report.drawn import panels
@@ -61,7 +59,7 @@ def test_equal_values_give_equal_bytes_whatever_was_drawn_before():
 def test_no_name_or_tip_ends_the_element_that_holds_the_data_or_turns_the_text():
     name = "</script><script>alert(1)</script>\u202e@{y}{safe}"
     panel = Panel(name, Range1d(0, 1), [name])
-    panel.bars(Series(name, MAIN.colour), [(name, 0, 1, name)])
+    panel.draw(panel.plot.hbar, Series(name, MAIN.colour), ("y", "left", "right", "tip"), [(name, 0, 1, name)])
     text = figure([panel], name, legend=series_of([name]))
     assert text.count("<script") == text.count("</script") == 1 and "\u202e" not in text and "\\u202e" not in text
     (drawn,) = panels(text)
@@ -82,28 +80,6 @@ def test_each_branch_has_a_colour_and_stroke_of_its_own():
     assert len({(series.colour, series.dash) for series in runs.values()}) == 26
     sources = series_of([f"source {index}" for index in range(25)])
     assert len({(series.colour, series.dash) for series in sources.values()}) == 25
-
-
-def test_bars_of_a_row_begin_where_the_one_before_ends():
-    pieces = [
-        Piece("kestrel", "store", 3.0, "b"),
-        Piece("kestrel", "packing", 2.0, "a"),
-        Piece("ocelot", "store", 1, "c"),
-    ]
-    (panel,) = panels(figure([stacked_bars("seconds", pieces, series_of(["packing", "store"]))], ""))
-    packing, store = (mark.data for mark in panel.of("HBar"))
-    assert (packing["y"], packing["left"], packing["right"]) == (["kestrel"], [0], [2])
-    assert (store["y"], store["left"], store["right"]) == (["kestrel", "ocelot"], [2, 0], [5, 1])
-    assert panel.tips == ["a", "b", "c"]
-
-
-def test_long_names_of_rows_are_cut_in_their_middle_and_stay_apart():
-    names = [f"{'z_loss-' * 9}{number}" for number in range(8)]
-    panel = Panel("", Range1d(0, 1), names)
-    labels = panel.plot.y_range.factors
-    assert len(set(labels)) == 8 and max(map(len, labels)) <= 24
-    twice = ["a" * 30 + "b" + "a" * 30, "a" * 30 + "c" + "a" * 30]
-    assert set(Panel("", Range1d(0, 1), twice).plot.y_range.factors) == set(twice)
 
 
 def test_a_range_around_equal_values_has_an_extent():

@@ -17,6 +17,10 @@ MIXTURE = MixtureSchedule(
 )
 
 
+def tokens_at(step):
+    return 4096 * step
+
+
 def log_of(path, counts_of):
     """Return a log of 100 updates of 16 sequences; the function gives the counts of the update after a step."""
     table = SourceLossesTable()
@@ -57,17 +61,18 @@ def test_counts_between_two_steps_are_those_of_the_updates_after_the_one_and_up_
 
 
 def test_an_allotment_is_shown_as_counted_near_the_mixture(allotted):
-    spans = drawn_spans(allotted[0], MIXTURE, 0, 100)
+    spans = drawn_spans(allotted[0], MIXTURE, 0, 100, tokens_at)
     for span, segment in zip(spans, MIXTURE.segments, strict=True):
-        assert span.start_step == segment.start_step
+        assert span.begin_tokens == tokens_at(segment.start_step)
         assert span.shares == pytest.approx(segment.shares(), abs=2 / 640)
-    (later,) = drawn_spans(allotted[0], MIXTURE, 80, 100)
-    assert (later.start_step, later.shares) == (60, pytest.approx(MIXTURE.shares_at(60), abs=2 / 320))
+    (later,) = drawn_spans(allotted[0], MIXTURE, 80, 100, tokens_at)
+    assert (later.begin_tokens, later.end_tokens) == (tokens_at(80), tokens_at(100))
+    assert later.shares == pytest.approx(MIXTURE.shares_at(60), abs=2 / 320)
 
 
 def test_a_policys_choice_is_shown_as_counted(tmp_path):
     draws, _ = log_of(tmp_path / "even.parquet", lambda step, weights: {"web": 8, "code": 8})
-    first, second = drawn_spans(draws, MIXTURE, 0, 100)
+    first, second = drawn_spans(draws, MIXTURE, 0, 100, tokens_at)
     assert first.shares == {"web": 0.5, "code": 0.5}
     assert second.shares == {"web": 0.5, "code": 0.5, "math": 0.0}
 
@@ -75,7 +80,7 @@ def test_a_policys_choice_is_shown_as_counted(tmp_path):
         return drawn(weights, seed=0, step=step, num_draws=16)
 
     draws, _ = log_of(tmp_path / "drawn.parquet", at_random)
-    first, _ = drawn_spans(draws, MIXTURE, 0, 100)
+    first, _ = drawn_spans(draws, MIXTURE, 0, 100, tokens_at)
     code = sum(at_random(step, apportioned(MIXTURE.shares_at(step)))["code"] for step in range(60))
     assert first.shares["code"] == code / 960 != MIXTURE.shares_at(0)["code"]
     assert np.isclose(first.shares["code"], 1 / 13, atol=0.03)

@@ -5,7 +5,6 @@ import re
 
 from runtime.report.pages import stalls_page as page
 from runtime.tracking.stalls import DataStalls, Stall
-from tests.runtime.report.drawn import panels
 
 STALLS = [
     DataStalls("kestrel", 2, 100.0, 12.0, {"packing": 2.0, "cache not built yet": 10.0}, (
@@ -21,29 +20,16 @@ def rows(made: str) -> list[list[str]]:
 
 
 def test_stalls_are_listed_by_phase_and_cause_with_number_and_longest():
-    made = page("Data stalls", STALLS)
+    made = page("Data stalls", STALLS, [])
     table = rows(made)
     causes = "cache not built yet 10.00 s, packing 2.00 s"
     assert ["kestrel", "2", "100.0", "12.00", "12.00%", "3", causes] in table
     assert ["<phoenix>", "1", "50.0", "0.50", "1.00%", "0", "store read 0.50 s"] in table
     assert ["kestrel", "cache not built yet", "2", "10.0", "7.5", "5"] in table
-    assert ["packing", "1", "1.2", "1.2", "12"] in table
-    assert "2 phases waited 12.5 s for data, 8.33% of 150 s in the loop; 3 stalls of more than a second." in made
+    assert ["kestrel", "packing", "1", "1.2", "1.2", "12"] in table
+    assert "2 phases waited 12.5 s for data,\n8.33% of 150 s in the loop" in made
     assert "<phoenix>" not in made
 
 
-def test_each_bar_is_as_long_as_its_seconds_and_names_them():
-    (panel,) = panels(page("Data stalls", STALLS))
-    lengths = {
-        (mark.series, row): high - low
-        for mark in panel.of("HBar")
-        for row, low, high in zip(*(mark.data[name] for name in ("y", "left", "right")), strict=True)
-    }
-    assert lengths == {
-        ("cache not built yet", "kestrel"): 10, ("packing", "kestrel"): 2, ("store read", "<phoenix>"): 0.5,
-    }  # fmt: skip
-    assert "kestrel: 10.00 s for cache not built yet" in panel.tips
-
-
 def test_a_run_without_stalls():
-    assert "No stall was longer than a second." in page("Data stalls", STALLS[1:])
+    assert "No stall was longer than a second." in page("Data stalls", STALLS[1:], [])

@@ -2,7 +2,7 @@
 
 from bokeh.models import Range1d, Span
 
-from runtime.report.score_curves import ScorePoint, _panel, page
+from runtime.report.score_curves import ScorePoint, _panel, measures
 from tests.runtime.report.drawn import panels
 
 POINTS = (
@@ -14,7 +14,7 @@ POINTS = (
 
 
 def test_each_point_has_a_bar_that_holds_the_truth_19_times_in_20_where_its_error_is_known():
-    bits, piqa = panels(page("Scores", POINTS))
+    bits, piqa = panels(measures(POINTS, end=900))
     assert [mark.name for mark in bits.of("Scatter")] == ["kestrel", "kestrel, ema"] and not bits.of("Segment")
     (line,), (bars,) = piqa.of("Line"), piqa.of("Segment")
     assert line.data == {"x": [500, 900], "y": [0.5, 0.75]}

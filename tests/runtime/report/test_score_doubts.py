@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import pytest
-
 from runtime.report.contents import Evaluation, Export
 from runtime.report.page import render
 from runtime.report.score_doubts import doubts, noise
@@ -62,33 +60,6 @@ def test_it_stands_on_the_page():
     scores = tuple(dataclasses.replace(score, num_items=1_000) for score in scores)
     assert doubts(report) == []
     assert f"{first.name} and {second.name} are different weights" in render(dataclasses.replace(report, scores=scores))
-
-
-def table(name, values, stderr=0.01):
-    return [score(name, task, 0, "acc", value, stderr, 0.25, 1_000) for task, value in values.items()]
-
-
-BEFORE = {"bbh": 0.57, "piqa": 0.70, "arc_easy": 0.60, "boolq": 0.65, "copa": 0.80}
-RISEN = {task: value + 0.02 for task, value in BEFORE.items()}
-
-
-@pytest.mark.parametrize(("value", "stderr"), [(0.0035, 0.002), (0.0, 0.0)])
-def test_one_task_that_falls_while_the_others_rise_is_a_doubt(value, stderr):
-    """The public table whose BBH is 0.570, and 0.0035 a phase later."""
-    fallen = [*table("starling", {**RISEN, "bbh": value})[1:], *table("starling", {"bbh": value}, stderr)]
-    (output,) = doubts_of([*table("phoenix", BEFORE), *fallen], EXPORTS[:2])
-    assert output.startswith(f"starling, bbh, 0-shot, acc: {value:.3f}, where phoenix has 0.570, and 4 of the 4 other")
-
-
-def test_a_model_that_is_worse_and_a_fall_that_may_be_chance_are_no_doubt():
-    worse = {task: value - 0.2 for task, value in BEFORE.items()}
-    assert doubts_of([*table("phoenix", BEFORE), *table("starling", worse)], EXPORTS[:2]) == []
-    little = {**RISEN, "bbh": 0.50}
-    assert doubts_of([*table("phoenix", BEFORE), *table("starling", little)], EXPORTS[:2]) == []
-    three = {**RISEN, "bbh": 0.0}
-    three = {task: three[task] for task in ("bbh", "piqa", "copa")}
-    assert doubts_of([*table("phoenix", BEFORE), *table("starling", three)], EXPORTS[:2]) == []
-    assert doubts_of([*table("starling", BEFORE), *table("phoenix", {**RISEN, "bbh": 0.0})], EXPORTS[:2]) == []
 
 
 def test_an_average_far_from_the_weights_is_a_doubt_and_one_near_them_is_not():

@@ -1,4 +1,4 @@
-"""The page of data stalls is where the report's link leads at the end of a run, on a disk and in a bucket."""
+"""The page of a run is where the report's link leads at the end of the run, on a disk and in a bucket."""
 
 import dataclasses
 import json
@@ -16,12 +16,14 @@ from marin_dag.plan.plan import make_plan
 from marin_dag.store.prefix import open_store
 from pipelines import tootsie
 from pipelines.corpus import laptop_corpus
+from pipelines.run_pages import write_run_pages
 from pipelines.scales import LAPTOP
-from pipelines.stalls_command import write_stalls
 from runtime.report.page import render
 from tests.catalogue import check_message
 from tests.pipelines.test_stalls_command import log
 from tests.runtime.report.example_run import example_report
+
+PAGE = render(example_report())
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +39,17 @@ def prefix(request, tmp_path):
 
 
 def make(store, report):
-    """Commit a report without files; return its output path."""
+    """Commit the example report; return its output path."""
     attempt = "20260101-000000-00000000"
     output = attempt_path(report.name, report.digest, attempt)
     provenance = Provenance(git_commit=None, is_dirty=None, argv=(), host="h", environment="e")
     Records(store).commit(
         Record(
             key=report.key, digest=report.digest, name=report.name, kind=report.kind.name, identity=report.identity,
-            result={}, output_path=output, attempt=attempt, manifest=(), provenance=provenance,
+            result={"page": "report.html"}, output_path=output, attempt=attempt, manifest=(), provenance=provenance,
         )
     )  # fmt: skip
+    store.write(f"{output}/report.html", PAGE.encode())
     return output
 
 
@@ -55,20 +58,19 @@ def test_a_run_that_trained_a_phase_writes_its_stalls_where_the_report_links_to(
     plan = make_plan(graph, store)
     session = types.SimpleNamespace(store=store)
     log(prefix, graph.step("kestrel").digest, "20260101-000000-a", 2.5, [(3, 1.5)])
-    assert list(write_stalls(session, plan)) == [], "without a report there is no page"
+    assert list(write_run_pages(session, plan)) == [], "without a report there is no page"
     assert store.list("outputs") == []
     output = make(store, graph.step("report"))
-    (line,) = write_stalls(session, plan)
-    (link,) = re.findall(r'href="(\.\./[^"]+)"', render(example_report()))
-    target = PurePosixPath(output).parent / link.removeprefix("../")
-    assert line.endswith(f": {store.url(str(target))}")
+    _, line = write_run_pages(session, plan)
+    (link,) = re.findall(r'href="\.\./([^"#]+)#run"', PAGE)
+    target = PurePosixPath(output).parent / link
+    assert line == f"report: {store.url(str(target))}"
     page = store.read(str(target)).decode()
-    assert "kestrel: 2.50 s for store read" in page
+    assert "store read 2.50 s" in page and "Train loss" in page
     assert re.search(r"Written at the end of a run, on \d{4}-\d\d-\d\d at \d\d:\d\d UTC", page)
     log(prefix, graph.step("ocelot").digest, "20260103-000000-c", 0.5)
-    (again,) = write_stalls(session, plan)
-    assert again.partition("by phase")[2] == line.partition("by phase")[2]
-    assert "ocelot: 0.50 s for store read" in store.read(str(target)).decode()
+    assert list(write_run_pages(session, plan))[1:] == [line]
+    assert "store read 0.50 s" in store.read(str(target)).decode()
 
 
 def test_a_run_ends_with_the_share_of_training_time_spent_waiting(graph, tmp_path):
@@ -85,13 +87,13 @@ def test_a_run_ends_with_the_share_of_training_time_spent_waiting(graph, tmp_pat
         store.write(path, "".join(f"{json.dumps(each)}\n" for each in lines).encode())
     trained = types.SimpleNamespace(step=graph.step("kestrel"))
     plan = types.SimpleNamespace(steps=make_plan(twice, store).steps, graph=twice, will_run=(trained,))
-    alarm_line, line = write_stalls(types.SimpleNamespace(store=store), plan)
+    alarm_line, line, *pages = write_run_pages(types.SimpleNamespace(store=store), plan)
     assert "kestrel at step 9" in alarm_line
     for output in outputs:
-        assert alarm_line in store.read(f"{output.rpartition('/')[0]}/stalls.html").decode()
-    pages = [store.url(f"{output.rpartition('/')[0]}/stalls.html") for output in outputs]
-    assert line.endswith(f": {', '.join(pages)}")
-    check_message(line.removesuffix(", ".join(pages)))
+        assert alarm_line in store.read(f"{output.rpartition('/')[0]}/run.html").decode()
+    expected = [store.url(f"{output.rpartition('/')[0]}/run.html") for output in outputs]
+    assert pages == [f"report: {expected[0]}", f"report/forks: {expected[1]}"]
+    check_message(line)
 
 
 def test_a_run_that_trained_nothing_writes_only_a_missing_page(graph, tmp_path):
@@ -100,10 +102,10 @@ def test_a_run_that_trained_nothing_writes_only_a_missing_page(graph, tmp_path):
     make(store, graph.step("report"))
     session = types.SimpleNamespace(store=store)
     idle = types.SimpleNamespace(steps=make_plan(graph, store).steps, graph=graph, will_run=())
-    assert len(list(write_stalls(session, idle))) == 1
+    assert len(list(write_run_pages(session, idle))) == 2
     before = store.list("outputs")
-    assert [entry.path.rpartition("/")[2] for entry in before] == ["stalls.html"]
-    assert list(write_stalls(session, idle)) == [] and store.list("outputs") == before
+    (page,) = [entry.path for entry in before if entry.path.endswith("/run.html")]
+    assert list(write_run_pages(session, idle)) == [f"report: {store.url(page)}"] and store.list("outputs") == before
     elsewhere = [dataclasses.replace(planned, is_selected=False) for planned in idle.steps]
-    store.delete(before[0].path)
-    assert list(write_stalls(session, types.SimpleNamespace(steps=elsewhere, graph=graph, will_run=()))) == []
+    store.delete(page)
+    assert list(write_run_pages(session, types.SimpleNamespace(steps=elsewhere, graph=graph, will_run=()))) == []

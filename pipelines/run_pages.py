@@ -1,0 +1,83 @@
+"""Run pages: each report with what differs between equal runs: data stalls, alarms of machines, scores at milestones.
+
+No output contains these. The page lies in the folder that all attempts at a report share: links from each attempt find
+it, also under another prefix, and nothing hashes or verifies it.
+"""
+
+import datetime
+from collections.abc import Collection, Iterator, Sequence
+
+from marin_dag.cli.session import Session
+from marin_dag.graph.graph import Graph
+from marin_dag.ledger.records import Record, Records
+from marin_dag.plan.plan import Plan
+from marin_dag.store.store import Store
+from pipelines.phases import phases_by_digest
+from pipelines.scores_command import read_points
+from pipelines.stalls_command import alarm_lines, event_reader, stalls_of
+from runtime.tracking.stalls import DataStalls
+from steps.report_config import ReportConfig
+
+
+def write_run_pages(session: Session, plan: Plan) -> Iterator[str]:
+    """Write the page of each finished report; yield alarms, the share of time spent waiting, and the pages.
+
+    An existing page stays, unless this run made something that it shows.
+    """
+    store, graph, made = session.store, plan.graph, {planned.step.digest for planned in plan.will_run}
+    read = event_reader(store)
+    for digest, sharing in phases_by_digest(graph.steps).items():
+        if digest in made:
+            yield from alarm_lines(sharing[0], read(digest))
+    milestones = {step.digest for step in graph.steps if step.background is not None}
+    by_phase: dict[str, DataStalls] = {}
+    pages = []
+    for planned in plan.steps:
+        config = planned.step.config
+        record = Records(store).find(planned.step.key) if isinstance(config, ReportConfig) else None
+        if record is None:
+            continue
+        path = run_page_path(record)
+        names = {item.name for item in config.phases.values()}
+        phases = phases_by_digest(step for step in graph.steps if step.name in names)
+        is_new = planned.is_selected and not store.exists(path)
+        if is_new or made & (phases.keys() | milestones):
+            found, notes = stalls_of(read, phases)
+            store.write(path, _page(store, graph, record, names, found, notes).encode())
+            by_phase |= {stalls.phase: stalls for stalls in found}
+        elif not planned.is_selected:
+            continue
+        pages.append(f"{planned.step.name}: {store.url(path)}")
+    if by_phase:
+        waited = sum(each.waited_seconds for each in by_phase.values())
+        seconds = sum(each.seconds for each in by_phase.values())
+        yield f"training spent {waited / seconds if seconds else 0.0:.2%} of its time waiting for data"
+    yield from pages
+
+
+def run_page_path(report: Record) -> str:
+    """Return the path of a report's run page, relative to the prefix."""
+    from runtime.report.page import RUN_PAGE  # needs Bokeh, which a plan does not
+
+    return f"{report.output_path.rpartition('/')[0]}/{RUN_PAGE}"
+
+
+def _page(
+    store: Store,
+    graph: Graph,
+    report: Record,
+    phases: Collection[str],
+    found: Sequence[DataStalls],
+    notes: Sequence[str],
+) -> str:
+    from runtime.report.html import macro
+    from runtime.report.page import with_run
+    from runtime.report.score_curves import measures
+
+    has_milestones = any(step.background is not None for step in graph.steps)
+    points = [point for point in read_points(graph, store) if point.phase in phases] if has_milestones else []
+    scores = measures(points, end=max(point.tokens for point in points)) if points else ""
+    now = datetime.datetime.now(datetime.UTC)
+    written = f"Written at the end of a run, on {now:%Y-%m-%d at %H:%M} UTC; a later run of these phases rewrites it."
+    page = store.read(f"{report.output_path}/{report.result['page']}").decode()
+    return with_run(page, macro("run.html", "section", found, notes, scores, written))
