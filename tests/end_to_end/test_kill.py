@@ -26,7 +26,7 @@ def test_killed_in_each_kind_of_step_the_same_command_completes_with_the_same_by
     empty: Driver, reference: Reference, graph: Graph
 ):
     first_of_kind = {}
-    for name in reference.ended.started:
+    for name in reference.ended.ran:
         first_of_kind.setdefault(graph.step(name).kind.name, name)
     assert len(first_of_kind) == 14
     for kind, name in first_of_kind.items():
