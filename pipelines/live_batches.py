@@ -9,7 +9,6 @@ from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from pipelines.finished import tokenizer_of
 from pipelines.run_curves import LoggedPhase
-from pipelines.runs import finite
 from pipelines.trained_batch import Row, TrainedBatch, data_errors_of, find_batch
 from runtime.report.markup import MOST_CHARACTERS, printable_data
 
@@ -71,22 +70,12 @@ class LiveBatches:
         store, trained = self._session.store, phase.longest
         batch = self._batch(phase, step)
         odd = next((event for event in phase.events() if event.get("step") == step and "row" in event), None)
-        counts = Counter(batch.sources)
         places = _spread(batch.sources, None if odd is None else odd["row"], source)
         tokenizer = tokenizer_of(store, [trained]).tokenizer
         rows = [row._replace(texts=token_texts(tokenizer, row.tokens.tolist())) for row in batch.rows(store, places)]
+        command = self._session.line("batch", f"{trained.name}@{step}", "--heat")
         data: dict[str, Any] = printable_data(
-            {
-                "phase": phase.name,
-                "step": step,
-                "isRecorded": batch.is_recorded,
-                "sources": [
-                    {"name": name, "rows": counts[name], "loss": finite(batch.losses.get(name))}
-                    for name in sorted(counts)
-                ],
-                "rows": [_row_data(row, odd) for row in rows],
-                "command": self._session.line("batch", f"{phase.longest.name}@{step}", "--heat"),
-            }
+            {"phase": phase.name, **batch.data(), "rows": [_row_data(row, odd) for row in rows], "command": command}
         )
         return data
 
@@ -104,10 +93,7 @@ def _spread(sources: Sequence[str], first: int | None, source: str) -> list[int]
 
 def _row_data(row: Row, odd: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a row as JSON data, with its loss if an alarm or a spike of the step recorded it."""
+    documents = [each | {"text": each["text"][:MOST_CHARACTERS]} for each in row.by_document()]
     is_odd = odd is not None and odd["row"] == row.place
-    documents = [
-        {"id": each["document"] or "unknown document", "tokens": each["tokens"], "text": each["text"][:MOST_CHARACTERS]}
-        for each in row.by_document()
-    ]
     losses = {"loss": odd["row_loss"], "others": odd["median_row_loss"]} if odd is not None and is_odd else {}
-    return {"row": row.place, "source": row.source, "pass": row.data_epoch, "documents": documents, **losses}
+    return row.data() | {"documents": documents} | losses

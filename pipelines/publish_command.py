@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError, listed
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
@@ -22,7 +22,7 @@ from marin_dag.store.redact import redact
 from marin_dag.values.changes import nearest
 from pipelines.finished import finished
 from pipelines.milestone_evaluations import milestone_of
-from pipelines.output import aligned
+from pipelines.output import aligned, flag, value
 from steps.hf_export import HfExportResult, hf_export
 
 if TYPE_CHECKING:
@@ -42,7 +42,17 @@ class _Export(NamedTuple):
     revision: str
 
 
-def _publish(session: Session) -> int:
+@command(
+    "publish STEP|GLOB... --to hub:ORGANIZATION/NAME|FOLDER",
+    "publish exports as revisions of one Hugging Face repository or of a folder; the last one becomes main",
+    "--set --dry-run",
+    own={
+        "--to": value("hub:ORGANIZATION/NAME|FOLDER", "the repository, or a local folder"),
+        "--private": flag("make a new repository private"),
+        "--rewind-main": flag("let main go back to an earlier revision"),
+    },
+)
+def publish(session: Session) -> int:
     from runtime.interop.revisions import PublishError
 
     target = _target(session)
@@ -214,17 +224,3 @@ def _files(session: Session, export: _Export, folder: Path) -> "dict[str, Revisi
                 f"{session.line('--force', export.step.name, '--only', export.step.name)}"
             )
     return files
-
-
-def _add_arguments(parser: Any) -> None:
-    what = "(publish) the repository, or a local folder"
-    parser.add_argument("--to", metavar="hub:ORGANIZATION/NAME|FOLDER", help=what)
-    parser.add_argument("--private", action="store_true", help="(publish) make a new repository private")
-    parser.add_argument("--rewind-main", action="store_true", help="(publish) let main go back to an earlier revision")
-
-
-COMMAND = Command(
-    "publish", "STEP|GLOB ... --to hub:ORGANIZATION/NAME|FOLDER",
-    "publish exports as revisions of one Hugging Face repository or of a folder; the last one becomes main",
-    _publish, 1, 1000, _add_arguments, ("--set", "--dry-run"),
-)  # fmt: skip

@@ -9,12 +9,12 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Session
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.plan.plan import Plan
 from marin_dag.store.store import Store
-from pipelines.output import aligned, check_writable, write_page
+from pipelines.output import Shown, aligned, command
 from pipelines.phases import attempt_events, phases_by_digest, shared_notes, wanted_phases
 from runtime.tracking.stalls import (
     PAGE_FILE,
@@ -31,19 +31,19 @@ ReadEvents = Callable[[str], list[list[dict[str, Any]]]]
 """Returns the events of each attempt at a digest."""
 
 
-def _stalls(session: Session) -> int:
-    path = session.parsed.page
-    check_writable("--page", path)
+@command("stalls [PHASE...]", "how long each phase waited for data, and for what", page="draw the stalls")
+def stalls(session: Session) -> Shown:
     found, notes = stalls_of(event_reader(session.store), wanted_phases(session, session.graph()))
     if not found:
-        print(f"no phase has trained under {session.store.prefix} as the recipe is now, so there are no stalls to show")
-        return NOTHING_WOULD_RUN if path is None else FAILED
-    print("\n".join([*_rendered(found), *notes]))
-    if path is not None:
+        none = f"no phase has trained under {session.store.prefix} as the recipe is now, so there are no stalls to show"
+        return Shown([none], NOTHING_WOULD_RUN if session.parsed.page is None else FAILED)
+
+    def page() -> str:
         from runtime.report.pages import stalls_page  # needs NumPy, which the table does not
 
-        write_page("--page", path, stalls_page(f"Data stalls of {session.pipeline}", found, notes))
-    return NOTHING_WOULD_RUN
+        return stalls_page(f"Data stalls of {session.pipeline}", found, notes)
+
+    return Shown([*_rendered(found), *notes], page=page)
 
 
 def event_reader(store: Store) -> ReadEvents:
@@ -157,13 +157,3 @@ def _path_beside(store: Store, report: Step) -> str | None:
     """Return the path of a report's page, relative to the prefix; None before the report is made."""
     record = Records(store).find(report.key)
     return None if record is None else f"{record.output_path.rpartition('/')[0]}/{PAGE_FILE}"
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--page", metavar="FILE.html", help="(stalls) draw the stalls too")
-
-
-COMMAND = Command(
-    "stalls", "[PHASE ...]", "how long each phase waited for data, and for what", _stalls, 0, 100, _add_arguments,
-    ("--set",),
-)  # fmt: skip

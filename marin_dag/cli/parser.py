@@ -165,8 +165,8 @@ def make_parsers(options: PipelineOptions, commands: Mapping[str, Command]) -> d
 def _declare(parser: Parser, command: Command) -> None:
     for name in command.options:
         parser.add_argument(name, **OPTIONS[name])
-    if command.add_arguments is not None:
-        command.add_arguments(parser)
+    for name, settings in command.own.items():
+        parser.add_argument(name, **settings)
 
 
 def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Mapping[str, Command]) -> Call | str:

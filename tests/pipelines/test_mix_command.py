@@ -70,7 +70,7 @@ def test_tokens_at_full_size_are_those_of_the_recipe(run):
 
 
 def test_the_chart_names_every_source_and_phase(run, tmp_path):
-    code, out, _ = run("mix", "--chart", str(tmp_path / "mix.html"))
+    code, out, _ = run("mix", "--page", str(tmp_path / "mix.html"))
     assert code == 0 and "drawn" in out
     (panel,) = panels((tmp_path / "mix.html").read_text())
     assert {"web", "encyclopedia"} <= set(panel.y_range["factors"])
@@ -79,7 +79,7 @@ def test_the_chart_names_every_source_and_phase(run, tmp_path):
 
 
 def test_a_misspelt_phase_and_a_chart_of_another_kind_are_refused(run):
-    for words in (("mix", "desert"), ("mix", "--chart", "mix.png")):
+    for words in (("mix", "desert"), ("mix", "--page", "mix.png")):
         code, out, error = run(*words)
         assert (code, out) == (1, "")
         check_message(error)
