@@ -127,7 +127,8 @@ class LineDisplay:
     def progress(self, name: str, progress: Progress) -> None:
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
-        if now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS:
+        is_due = now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS
+        if is_due and progress.done < progress.total:  # a line for the end follows
             self._last_line[name] = now
             self._line(name, "running", figures_of(progress, left))
 
