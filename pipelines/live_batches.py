@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from marin_dag.cli.session import Session
@@ -23,12 +24,10 @@ class LiveBatches:
     def __init__(self, session: Session, phases: Sequence[LoggedPhase]) -> None:
         self._session = session
         self._phases = {phase.name: phase for phase in phases}
+        self._readers = ThreadPoolExecutor(MOST_BATCHES)
         self._lock = threading.Lock()
-        """Guards the fields below, and is never held while the store is read."""
-        self._found: dict[tuple[str, int], TrainedBatch] = {}
-        """Recorded batches, which do not change; the one asked for last is the last."""
-        self._reading: dict[tuple[str, int], threading.Lock] = {}
-        """Held while a batch is read: a second click on a step waits for the first, other steps do not."""
+        self._reads: dict[tuple[str, int], Future[TrainedBatch]] = {}
+        """Batches that are read, and recorded ones, which do not change; the one asked for last is the last."""
 
     def data(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Return rows of a training step, which `step` or the run's `tokens` after it names; of one `source` or of all.
@@ -45,24 +44,22 @@ class LiveBatches:
             return self._data(phase, step, query.get("source", ""))
 
     def _batch(self, phase: LoggedPhase, step: int) -> TrainedBatch:
-        """Return a batch, read once if it is recorded and among the last that were asked for."""
+        """Return a batch; a second click on a step waits for the first, and other steps do not."""
         key = (phase.name, step)
         with self._lock:
-            reading = self._reading.setdefault(key, threading.Lock())
-        with reading:
-            try:
+            read = self._reads.pop(key, None) or self._readers.submit(
+                find_batch, self._session.store, phase.longest, step, "page"
+            )
+            self._reads = dict([*self._reads.items(), (key, read)][-MOST_BATCHES:])
+        is_kept = False
+        try:
+            batch = read.result()
+            is_kept = batch.is_recorded
+            return batch
+        finally:
+            if not is_kept:
                 with self._lock:
-                    batch = self._found.get(key)
-                if batch is None:
-                    batch = find_batch(self._session.store, phase.longest, step, "page")
-                if batch.is_recorded:
-                    with self._lock:
-                        others = [each for each in self._found.items() if each[0] != key]
-                        self._found = dict([*others, (key, batch)][-MOST_BATCHES:])
-                return batch
-            finally:
-                with self._lock:
-                    self._reading.pop(key, None)
+                    self._reads.pop(key, None)
 
     def _data(self, phase: LoggedPhase, step: int, source: str) -> dict[str, Any]:
         from runtime.data.token_bytes import token_texts

@@ -1,6 +1,5 @@
 """Output of commands: one declaration of what a command prints, of its JSON, and of its page."""
 
-import argparse
 import json
 import sys
 import tempfile
@@ -8,11 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from marin_dag.cli.parser import number
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.cli.session import command as engine_command
 from marin_dag.errors import UserError
 
 SUFFIXES = (".html", ".htm")
+positive = number("a whole number of at least 1; use one such as 16", least=1, kind=int)
+"""The type of an option for argparse."""
 Settings = Mapping[str, Any]
 """Settings of an option for argparse."""
 
@@ -89,13 +91,6 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
         ).rstrip()
         for row in rows
     ]
-
-
-def positive(text: str) -> int:
-    """Return a number of at least 1, for argparse."""
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1; use one such as 16")
-    return int(text)
 
 
 def check_writable(path: str | None) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from marin_dag.cli.parser import number
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
@@ -22,6 +23,8 @@ from steps.fit_scaling_law import FitScalingLawResult, fit_scaling_law
 if TYPE_CHECKING:
     from runtime.scaling.bootstrap import Bootstrap, Interval
 
+above_zero = number("a number above 0; use one such as 1e18", least=5e-324)
+"""The type of an option for argparse; the limit is the least float above 0."""
 HOUR_SECONDS = 3_600
 COUNTED = "without the input embedding"
 """Unit of the law's N. Names of scales, such as 125m, leave out the head too."""
@@ -183,17 +186,6 @@ def budget_flops(parsed: argparse.Namespace) -> float | None:
 
 def _shown(interval: "Interval") -> str:
     return f"{interval.value:.4f} ({interval.low:.4f} to {interval.high:.4f})"
-
-
-def above_zero(text: str) -> float:
-    """Return a finite number above 0, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0; use one such as 1e18")
-    return value
 
 
 @command(
