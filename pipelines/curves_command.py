@@ -1,4 +1,4 @@
-"""curves: how far each phase has come. Options export its curves, draw them, and compare its loss with another run."""
+"""curves: how far each phase has come. Options export its curves and draw them."""
 
 import contextlib
 import shlex
@@ -13,11 +13,10 @@ from marin_dag.quantities import counted
 from pipelines.output import Shown, command, value
 from pipelines.phases import (
     attempt_events,
-    phases_by_digest,
     shared_notes,
     wanted_phases,
 )
-from pipelines.saved_curves import read_newest, read_reference
+from pipelines.saved_curves import read_newest
 from runtime.optim.ema import HOT
 from steps.phase_result import FINAL_LOSS_STEPS
 
@@ -29,57 +28,43 @@ if TYPE_CHECKING:
 
 @command(
     "curves [PHASE...]",
-    "how far each phase has come, also against another run; exports for TensorBoard and W&B; a page with them",
+    "how far each phase has come; exports for TensorBoard and W&B; a page with them",
     page="draw the curves, with gradient norms by layer",
     own={
         "--tensorboard": value("DIR", "write them for TensorBoard"),
         "--wandb": value("DIR", "write them as offline runs of Weights & Biases"),
-        "--against": value("REFERENCE", "compare losses: a phase, or a metrics.parquet"),
-        "--margin": value("NATS", "with --against: exit with 1 beyond it", type=float),
     },
 )
 def curves(session: Session) -> Shown:
     graph, parsed = session.graph(), session.parsed
     phases, exports = wanted_phases(session, graph), _exports(session)
-    digests = {name: digest for digest, names in phases_by_digest(graph.steps).items() for name in names}
-    listing = _Listing(session, graph, phases, exports, read_reference(session, digests))
+    listing = _Listing(session, graph, phases, exports)
     lines = listing.lines()
     is_made = bool(listing.shown) or not (exports or parsed.page)
     page = (lambda: listing.page(f"Curves of {session.pipeline}")) if listing.shown else None
-    return Shown(lines, NOTHING_WOULD_RUN if is_made and listing.is_good else FAILED, page=page)
+    return Shown(lines, NOTHING_WOULD_RUN if is_made and not listing.is_damaged else FAILED, page=page)
 
 
 class _Listing:
     """The phases of one call, read one after the other; only the norms of the page stay in memory."""
 
     def __init__(
-        self,
-        session: Session,
-        graph: Graph,
-        phases: dict[str, list[str]],
-        exports: "dict[str, Export]",
-        reference: "Curves | None",
+        self, session: Session, graph: Graph, phases: dict[str, list[str]], exports: "dict[str, Export]"
     ) -> None:
-        self._session, self._graph, self._phases = session, graph, phases
-        self._exports, self._reference = exports, reference
+        self._session, self._graph, self._phases, self._exports = session, graph, phases, exports
         self._width = max(len(names[0]) for names in phases.values())
         self.shown: list[list[str]] = []
         """Names of each digest that has curves; the first name stands for it."""
         self._commands: list[str] = []
         """Commands that show what was exported."""
-        self._is_damaged = self._is_behind = self._is_compared = False
+        self.is_damaged = False
+        """Whether the newest checkpoint of a phase is not readable."""
         self._layers: list[LayerNorms] = []
-
-    @property
-    def is_good(self) -> bool:
-        """Whether every phase was readable, and none is behind the reference, if one was given."""
-        is_compared = self._reference is None or self._is_compared
-        return is_compared and not self._is_behind and not self._is_damaged
 
     def lines(self) -> list[str]:
         """Return the lines of all phases, and notes below them; export the curves."""
         lines = [f"{name:<{self._width}}  {line}" for digest in self._phases for name, line in self._lines_of(digest)]
-        if not self.shown and not self._is_damaged:
+        if not self.shown and not self.is_damaged:
             where = self._session.store.prefix
             lines.append(f"nothing of these phases is saved under {where} as the recipe is now, so there are no curves")
         return [*lines, *shared_notes(self.shown), *dict.fromkeys(self._commands), *self._without_norms()]
@@ -96,7 +81,7 @@ class _Listing:
             begin_step = step.config.begin_step
             curves = read_newest(store, digest, after_step=begin_step, by_source=bool(self._exports))
         except (CheckpointError, UnreadableRecordError) as error:
-            self._is_damaged = True
+            self.is_damaged = True
             yield names[0], str(error)
             return
         if curves is None or not curves.step.size:
@@ -104,7 +89,6 @@ class _Listing:
                 yield name, "nothing of it is saved as the recipe is now"
             return
         self.shown.append(names)
-        compared = self._compared(curves)
         curves = with_validation(curves, attempt_events(store, digest))
         if self._exports or parsed.page is not None:
             curves = with_norms(curves, attempt_events(store, digest))
@@ -113,31 +97,8 @@ class _Listing:
             config = step.config.model_dump(mode="json", exclude={"start", "caches", "replay"})
             with _export_errors(option, export):
                 self._commands.append(shlex.join(export.write(curves, names[0], digest, config)))
-        for line in compared:
-            yield "", line
         if parsed.page is not None:
             self._keep_layers(names[0], curves)
-
-    def _compared(self, curves: "Curves") -> list[str]:
-        """Return lines about a phase against the reference."""
-        from runtime.tracking.reference_curve import compare_losses
-
-        if self._reference is None:
-            return []
-        against, margin = self._session.parsed.against, self._session.parsed.margin
-        found = compare_losses(curves, self._reference)
-        if found is None:
-            return [f"no tokens in common with {against}, which has {self._reference.consumed_tokens[-1]:,.0f}"]
-        self._is_compared = True
-        side = "above" if found.difference > 0 else "below"
-        lines = [
-            f"{abs(found.difference):.4f} nats {side} {against} at {found.tokens:,} tokens: "
-            f"{found.loss:.4f} and {found.reference_loss:.4f} over the last {found.num_tokens:,}"
-        ]
-        if margin is not None and found.difference > margin:
-            self._is_behind = True
-            lines.append(f"BEHIND by more than {margin:g}")
-        return lines
 
     def _keep_layers(self, name: str, curves: "Curves") -> None:
         from runtime.report.norm_plots import FEWEST_STEPS, layer_norms
