@@ -1,19 +1,17 @@
 """batch: show the rows of one training step, their documents, and how well the weights before it predict them."""
 
 import collections
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted
 from marin_dag.values.changes import nearest
 from pipelines.finished import tokenizer_of
-from pipelines.output import aligned, check_writable, positive, write_page
+from pipelines.output import Shown, aligned, command, flag, positive, value
 from pipelines.phases import longest_of, phases_by_digest
-from pipelines.runs import finite
 from pipelines.trained_batch import Row, TrainedBatch, data_errors_of, find_batch
 from runtime.optim.ema import HOT
 from runtime.report.markup import printable
@@ -29,9 +27,18 @@ ROWS = 8
 EXCERPT_CHARACTERS = 90
 
 
-def _batch(session: Session) -> int:
-    parsed = session.parsed
-    check_writable("--page", parsed.page)
+@command(
+    "batch PHASE@STEP [--heat]",
+    "show the rows of one training step: sources, documents, text, and losses by the weights before the step",
+    "--set --json",
+    page="draw a heat map of the rows; includes --heat",
+    own={
+        "--heat": flag("show losses by the weights before the step"),
+        "--source": value("NAME", "only rows of this source"),
+        "--rows": value("N", f"rows to show (default {ROWS})", type=positive, default=ROWS),
+    },
+)
+def batch(session: Session) -> Shown:
     name, step = _phase_and_step(session.step)
     graph = session.graph()
     phase = graph.step(name)
@@ -40,15 +47,13 @@ def _batch(session: Session) -> int:
     # Logs name a digest by its first phase, which may end before the step.
     phase = longest_of(map(graph.step, phases_by_digest(graph.steps)[phase.digest]))
     with data_errors_of("batch"):
-        batch = find_batch(session.store, phase, step, "batch")
-        shown = _shown(session, phase, batch)
-    if parsed.json:
-        print(json.dumps(_document(name, batch, shown), ensure_ascii=False, indent=1))
-    else:
-        print("\n".join(_lines(session, name, batch, shown)))
-    if parsed.page is not None:
-        _write_page(parsed.page, name, batch, shown)
-    return NOTHING_WOULD_RUN
+        found = find_batch(session.store, phase, step, "batch")
+        shown = _shown(session, phase, found)
+    return Shown(
+        _lines(session, name, found, shown),
+        document=lambda: _document(name, found, shown),
+        page=lambda: _page(name, found, shown),
+    )
 
 
 def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[Row]:
@@ -73,9 +78,7 @@ def _shown(session: Session, phase: Step, batch: TrainedBatch) -> list[Row]:
         length = len(batch.batch.tokens[0])
         for index in np.argsort(-losses, kind="stable")[: parsed.rows].tolist():
             part = table.slice(index * length, length)
-            windows[places[index]] = heat_windows(window_tables([part]), tokenizer, length)[
-                0
-            ]  # `--json` prints all tokens
+            (windows[places[index]],) = heat_windows(window_tables([part]), tokenizer, length)  # all tokens, for JSON
         places = [*windows]
     return [
         row._replace(texts=token_texts(tokenizer, row.tokens.tolist()), window=windows.get(row.place))
@@ -160,25 +163,12 @@ def _nats(loss: float | None) -> str:
 
 
 def _document(name: str, batch: TrainedBatch, shown: Sequence[Row]) -> dict[str, Any]:
-    return {
-        "phase": name,
-        "step": batch.step,
-        "is_recorded": batch.is_recorded,
-        "weights_of_step": None if batch.weights is None else batch.weights.step,
-        "num_rows": len(batch.sources),
-        "losses": {source: finite(loss) for source, loss in batch.losses.items()},
-        "rows": [
-            {
-                "row": row.place,
-                "source": row.source,
-                "pass": row.data_epoch,
-                "loss": row.loss,
-                "documents": [*row.by_document()],
-                **({} if row.window is None else {"tokens": _tokens(row.window)}),
-            }
-            for row in shown
-        ],
-    }
+    rows = [
+        row.data() | {"loss": row.loss, **({} if row.window is None else {"tokens": _tokens(row.window)})}
+        for row in shown
+    ]
+    weights = None if batch.weights is None else batch.weights.step
+    return {"phase": name, **batch.data(), "weights_of_step": weights, "rows": rows}
 
 
 def _tokens(window: "HeatWindow") -> list[dict[str, Any]]:
@@ -191,26 +181,10 @@ def _tokens(window: "HeatWindow") -> list[dict[str, Any]]:
     ]
 
 
-def _write_page(path: str, name: str, batch: TrainedBatch, shown: Sequence[Row]) -> None:
+def _page(name: str, batch: TrainedBatch, shown: Sequence[Row]) -> str:
     from runtime.report.heat_map import page
 
     windows = [row.window for row in shown if row.window is not None]
     notes = [f"row {row.place} ({row.source}): {', '.join(map(_named_document, row.documents))}" for row in shown]
     title = f"Training step {batch.step:,} of {name}"
-    write_page("--page", path, page(title, [_weights(batch)], windows, notes, text="the batch"))
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--heat", action="store_true", help="(batch) show losses by the weights before the step")
-    parser.add_argument("--page", metavar="FILE.html", help="(batch) draw a heat map of the rows; includes --heat")
-    parser.add_argument("--source", metavar="NAME", help="(batch) only rows of this source")
-    parser.add_argument(
-        "--rows", metavar="N", type=positive, default=ROWS, help=f"(batch) rows to show (default {ROWS})"
-    )
-
-
-COMMAND = Command(
-    "batch", "PHASE@STEP [--heat]",
-    "show the rows of one training step: sources, documents, text, and losses by the weights before the step",
-    _batch, 1, 1, _add_arguments, ("--set", "--json"),
-)  # fmt: skip
+    return page(title, [_weights(batch)], windows, notes, text="the batch")

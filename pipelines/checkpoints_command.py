@@ -3,13 +3,14 @@
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import Session
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
+from pipelines.output import Shown, command, flag
 from pipelines.phases import attempt_events, wanted_phases
 from steps.phase_config import TrainPhaseConfig
 
@@ -54,22 +55,26 @@ def publish_line(session: Session, digest: str, trained_as: str, step: int) -> I
         yield f"publish     {session.line('--set', f'{trained_as}.until_step={step}', '--until', trained_as)}"
 
 
-def _checkpoints(session: Session) -> int:
+@command(
+    "checkpoints [PHASE...] [--good]",
+    "the newest checkpoint of each phase; with names, all of theirs, and how to start from a good one",
+    "--set --json",
+    own={"--good": flag("only checkpoints with good steps after them")},
+)
+def checkpoints(session: Session) -> Shown:
     graph, parsed = session.graph(), session.parsed
     phases = wanted_phases(session, graph)
-    lists_all = bool(parsed.names)
     found = {
-        digest: checkpoints_of(session.store, digest, names[0], only_good=parsed.good, only_newest=not lists_all)
+        digest: checkpoints_of(session.store, digest, names[0], only_good=parsed.good, only_newest=not parsed.names)
         for digest, names in phases.items()
     }
-    if lists_all:
+    every = [each for listed in found.values() for each in listed]
+    if parsed.names:
         parts = (_all_of(session, graph, digest, phases[digest], listed) for digest, listed in found.items())
-        print("\n\n".join("\n".join(lines) for lines in parts))
-    elif every := [newest for listed in found.values() for newest in listed]:
-        print("\n".join(_listed(every)))
+        lines = "\n\n".join("\n".join(part) for part in parts).splitlines()
     else:
-        print(f"no {'good ' if parsed.good else ''}checkpoints of these phases")
-    return NOTHING_WOULD_RUN
+        lines = [*_listed(every)] or [f"no {'good ' if parsed.good else ''}checkpoints of these phases"]
+    return Shown(lines, document=lambda: [each._asdict() for each in every])
 
 
 def _all_of(
@@ -112,14 +117,3 @@ def _why_none(store: Store, phase: Step[TrainPhaseConfig]) -> str:
         f"(checkpoint_every_steps); {GOOD_STEPS} steps without a skipped step or an alarm after a save make a good one"
     )
     return "; ".join([rule, *doubts])
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--good", action="store_true", help="only checkpoints with good steps after them")
-
-
-COMMAND = Command(
-    "checkpoints", "[PHASE ...] [--good]",
-    "the newest checkpoint of each phase; with names, all of theirs, and how to start from a good one",
-    _checkpoints, 0, 100, _add_arguments, ("--set",),
-)  # fmt: skip

@@ -1,23 +1,22 @@
-"""curves: how far each phase has come. Options export its curves, draw them, and compare its loss with another run."""
+"""curves: how far each phase has come. Options export its curves and draw them."""
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import UnreadableRecordError
 from marin_dag.quantities import counted
-from pipelines.output import check_writable, write_page
+from pipelines.output import Shown, command, value
 from pipelines.phases import (
     attempt_events,
-    phases_by_digest,
     shared_notes,
     wanted_phases,
 )
-from pipelines.saved_curves import read_newest, read_reference
+from pipelines.saved_curves import read_newest
 from runtime.optim.ema import HOT
 from steps.phase_result import FINAL_LOSS_STEPS
 
@@ -27,41 +26,51 @@ if TYPE_CHECKING:
     from runtime.tracking.exports import Export
 
 
-def _curves(session: Session) -> int:
-    check_writable("--page", session.parsed.page)
-    graph = session.graph()
-    phases = wanted_phases(session, graph)
-    exports = _exports(session)
-    digests = {name: digest for digest, names in phases_by_digest(graph.steps).items() for name in names}
-    listing = _Listing(session, graph, phases, exports, read_reference(session, digests))
-    for digest in phases:
-        listing.show(digest)
-    return listing.finish()
+@command(
+    "curves [PHASE...]",
+    "how far each phase has come; exports for TensorBoard and W&B; a page with them",
+    page="draw the curves, with gradient norms by layer",
+    own={
+        "--tensorboard": value("DIR", "write them for TensorBoard"),
+        "--wandb": value("DIR", "write them as offline runs of Weights & Biases"),
+    },
+)
+def curves(session: Session) -> Shown:
+    graph, parsed = session.graph(), session.parsed
+    phases, exports = wanted_phases(session, graph), _exports(session)
+    listing = _Listing(session, graph, phases, exports)
+    lines = listing.lines()
+    is_made = bool(listing.shown) or not (exports or parsed.page)
+    page = (lambda: listing.page(f"Curves of {session.pipeline}")) if listing.shown else None
+    return Shown(lines, NOTHING_WOULD_RUN if is_made and not listing.is_damaged else FAILED, page=page)
 
 
 class _Listing:
-    """The phases of one call, printed one after the other; only the curves of the page stay in memory."""
+    """The phases of one call, read one after the other; only the norms of the page stay in memory."""
 
     def __init__(
-        self,
-        session: Session,
-        graph: Graph,
-        phases: dict[str, list[str]],
-        exports: "dict[str, Export]",
-        reference: "Curves | None",
+        self, session: Session, graph: Graph, phases: dict[str, list[str]], exports: "dict[str, Export]"
     ) -> None:
-        self._session, self._graph, self._phases = session, graph, phases
-        self._exports, self._reference = exports, reference
+        self._session, self._graph, self._phases, self._exports = session, graph, phases, exports
         self._width = max(len(names[0]) for names in phases.values())
-        self._shown: list[list[str]] = []
-        """Names of each digest whose curves were printed; the first name stands for it."""
+        self.shown: list[list[str]] = []
+        """Names of each digest that has curves; the first name stands for it."""
         self._commands: list[str] = []
         """Commands that show what was exported."""
-        self._is_damaged = self._is_behind = self._is_compared = False
+        self.is_damaged = False
+        """Whether the newest checkpoint of a phase is not readable."""
         self._layers: list[LayerNorms] = []
 
-    def show(self, digest: str) -> None:
-        """Print and export the curves of one digest."""
+    def lines(self) -> list[str]:
+        """Return the lines of all phases, and notes below them; export the curves."""
+        lines = [f"{name:<{self._width}}  {line}" for digest in self._phases for name, line in self._lines_of(digest)]
+        if not self.shown and not self.is_damaged:
+            where = self._session.store.prefix
+            lines.append(f"nothing of these phases is saved under {where} as the recipe is now, so there are no curves")
+        return [*lines, *shared_notes(self.shown), *dict.fromkeys(self._commands), *self._without_norms()]
+
+    def _lines_of(self, digest: str) -> Iterator[tuple[str, str]]:
+        """Yield name and text of the lines of one digest."""
         from runtime.tracking.curves import with_norms, with_validation
         from runtime.training.checkpoint_reader import CheckpointError
 
@@ -72,66 +81,24 @@ class _Listing:
             begin_step = step.config.begin_step
             curves = read_newest(store, digest, after_step=begin_step, by_source=bool(self._exports))
         except (CheckpointError, UnreadableRecordError) as error:
-            self._print(names[0], str(error))
-            self._is_damaged = True
+            self.is_damaged = True
+            yield names[0], str(error)
             return
         if curves is None or not curves.step.size:
             for name in sorted(set(names) & set(parsed.names)):
-                self._print(name, "nothing of it is saved as the recipe is now")
+                yield name, "nothing of it is saved as the recipe is now"
             return
-        self._shown.append(names)
-        lines = self._compared(curves)
+        self.shown.append(names)
         curves = with_validation(curves, attempt_events(store, digest))
         if self._exports or parsed.page is not None:
             curves = with_norms(curves, attempt_events(store, digest))
-        self._print(names[0], _summary(curves))
+        yield names[0], _summary(curves)
         for option, export in self._exports.items():
             config = step.config.model_dump(mode="json", exclude={"start", "caches", "replay"})
             with _export_errors(option, export):
                 self._commands.append(shlex.join(export.write(curves, names[0], digest, config)))
-        for line in lines:
-            self._print("", line)
         if parsed.page is not None:
             self._keep_layers(names[0], curves)
-
-    def finish(self) -> int:
-        """Print the notes on all phases, draw the page and return the exit code."""
-        parsed = self._session.parsed
-        if not self._shown and not self._is_damaged:
-            where = self._session.store.prefix
-            print(f"nothing of these phases is saved under {where} as the recipe is now, so there are no curves")
-        notes = shared_notes(self._shown)
-        print("".join(f"{line}\n" for line in [*notes, *dict.fromkeys(self._commands)]), end="")
-        is_made = bool(self._shown) or not (self._exports or parsed.page)
-        if parsed.page is not None and self._shown:
-            self._draw(parsed.page, notes)
-        is_compared = self._reference is None or self._is_compared
-        is_good = is_made and is_compared and not self._is_behind and not self._is_damaged
-        return NOTHING_WOULD_RUN if is_good else FAILED
-
-    def _print(self, name: str, line: str) -> None:
-        print(f"{name:<{self._width}}  {line}")
-
-    def _compared(self, curves: "Curves") -> list[str]:
-        """Return lines about a phase against the reference."""
-        from runtime.tracking.reference_curve import compare_losses
-
-        if self._reference is None:
-            return []
-        against, margin = self._session.parsed.against, self._session.parsed.margin
-        found = compare_losses(curves, self._reference)
-        if found is None:
-            return [f"no tokens in common with {against}, which has {self._reference.consumed_tokens[-1]:,.0f}"]
-        self._is_compared = True
-        side = "above" if found.difference > 0 else "below"
-        lines = [
-            f"{abs(found.difference):.4f} nats {side} {against} at {found.tokens:,} tokens: "
-            f"{found.loss:.4f} and {found.reference_loss:.4f} over the last {found.num_tokens:,}"
-        ]
-        if margin is not None and found.difference > margin:
-            self._is_behind = True
-            lines.append(f"BEHIND by more than {margin:g}")
-        return lines
 
     def _keep_layers(self, name: str, curves: "Curves") -> None:
         from runtime.report.norm_plots import FEWEST_STEPS, layer_norms
@@ -139,23 +106,27 @@ class _Listing:
         layers = layer_norms(name, curves)
         self._layers += [layers] if len(layers.step) >= FEWEST_STEPS else []
 
-    def _draw(self, path: str, notes: Sequence[str]) -> None:
-        """Draw the curves of the listed phases, and the gradient norms of phases that logged them."""
-        from pipelines.run_curves import logged_phases
-        from runtime.report.curve_plots import page
+    def _without_norms(self) -> list[str]:
+        """Return a note on the phases of the page that have logged too few norms."""
         from runtime.report.norm_plots import FEWEST_STEPS
 
+        drawn = {norms.phase for norms in self._layers}
+        missing = [names[0] for names in self.shown if names[0] not in drawn]
+        if self._session.parsed.page is None or not missing:
+            return []
+        few = f"fewer than {FEWEST_STEPS} steps up to the newest checkpoint have logged norms (norms_every_steps)"
+        return [f"no gradients are drawn of {', '.join(missing)}: {few}"]
+
+    def page(self, title: str) -> str:
+        """Return a page with the curves of the listed phases, and the gradient norms of phases that logged them."""
+        from pipelines.run_curves import logged_phases
+        from runtime.report.curve_plots import page
+
         lines = []
-        for phase in logged_phases(self._session, self._graph, self._shown):
+        for phase in logged_phases(self._session, self._graph, self.shown):
             phase.refresh()
             lines += phase.lines()
-        drawn = {norms.phase for norms in self._layers}
-        missing = [names[0] for names in self._shown if names[0] not in drawn]
-        few = f"fewer than {FEWEST_STEPS} steps up to the newest checkpoint have logged norms (norms_every_steps)"
-        without = [f"no gradients are drawn of {', '.join(missing)}: {few}"] if missing else []
-        print("".join(f"{note}\n" for note in without), end="")
-        title = f"Curves of {self._session.pipeline}"
-        write_page("--page", path, page(title, lines, self._layers, [*without, *notes]))
+        return page(title, lines, self._layers, [*self._without_norms(), *shared_notes(self.shown)])
 
 
 def _exports(session: Session) -> "dict[str, Export]":
@@ -201,19 +172,3 @@ def _summary(curves: "Curves") -> str:
         mean = f"{newest['mean_bits_per_byte'][HOT]:.4f} bits per byte (weights, mean of {sources}, while training)"
         parts.append(f"{mean} at step {newest['step']:,}")
     return "  ".join([*parts, *([f"{skipped:,} skipped"] if skipped else [])])
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--tensorboard", metavar="DIR", help="(curves) write them for TensorBoard")
-    parser.add_argument("--wandb", metavar="DIR", help="(curves) write them as offline runs of Weights & Biases")
-    parser.add_argument("--page", metavar="FILE.html", help="(curves) draw the curves, with gradient norms by layer")
-    parser.add_argument("--against", metavar="REFERENCE", help="(curves) compare losses: a phase, or a metrics.parquet")
-    parser.add_argument("--margin", metavar="NATS", type=float, help="(curves) with --against: exit with 1 beyond it")
-
-
-COMMAND = Command(
-    "curves", "[PHASE ...]",
-    "how far each phase has come, also against another run; exports for TensorBoard and W&B; a page with "
-    "them",
-    _curves, 0, 100, _add_arguments, ("--set",),
-)  # fmt: skip

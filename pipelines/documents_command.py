@@ -1,16 +1,15 @@
 """documents: show what a step keeps and drops, with reasons, and what a filter would drop with other limits."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
-from pipelines.output import aligned, check_writable, positive, write_page
+from marin_dag.cli.session import Session
+from pipelines.output import Shown, aligned, command, flag, positive, value
 from runtime.report.markup import printable
 
 if TYPE_CHECKING:
-    from pipelines.document_browser import Found, Query
+    from pipelines.document_browser import Query
     from pipelines.document_judges import DocumentVerdict, Judged
     from pipelines.stored_documents import Numbered
 
@@ -19,12 +18,26 @@ MOST_CHANGED = 20
 """Most documents of a comparison that are listed."""
 
 
-def _documents(session: Session) -> int:
+@command(
+    "documents STEP [--search WORDS] [--dropped]",
+    "show the documents that a step keeps and drops, and why; with --set, what a filter would drop",
+    "--set --json",
+    page="write kept and dropped as a page, with sliders",
+    own={
+        "--search": value("WORDS", "texts that contain all these words", default=""),
+        "--id": value("TEXT", "ids that contain TEXT", default=""),
+        "--source": value("NAME", "only documents of this source", default=""),
+        "--dropped": flag("only dropped documents"),
+        "--reason": value("TEXT", "dropped, with TEXT in the reason", default=""),
+        "--after": value("N", "begin at document N", type=int, default=0),
+        "--rows": value("N", "at most N (default 20)", type=positive, default=20),
+    },
+)
+def documents(session: Session) -> Shown:
     from pipelines.document_browser import Query, browse, page_data
     from pipelines.document_judges import open_judged
 
     parsed = session.parsed
-    check_writable("--page", parsed.page)
     step = session.graph().step(session.step)
     made = session.graph([]).step(step.name) if parsed.set else step
     judged = open_judged(session.store, step, made)
@@ -37,15 +50,15 @@ def _documents(session: Session) -> int:
         first=parsed.after,
         rows=parsed.rows,
     )
-    if parsed.page is not None:
-        write_page("--page", parsed.page, _page(session, judged, query))
-    elif parsed.json:
-        print(json.dumps(page_data(judged, browse(judged, query)), ensure_ascii=False, indent=1))
-    elif step.digest != made.digest:
-        print("\n".join(_comparison(open_judged(session.store, made), judged)))
+    if step.digest != made.digest:
+        lines = _comparison(open_judged(session.store, made), judged)
     else:
-        print("\n".join(_lines(session, judged, browse(judged, query))))
-    return NOTHING_WOULD_RUN
+        lines = _lines(session, judged, query)
+    return Shown(
+        lines,
+        document=lambda: page_data(judged, browse(judged, query)),
+        page=lambda: _page(session, judged, query),
+    )
 
 
 def _page(session: Session, judged: "Judged", query: "Query") -> str:
@@ -59,7 +72,10 @@ def _page(session: Session, judged: "Judged", query: "Query") -> str:
     return document(f"{judged.step.name} of {session.pipeline}", lead, shown, scripts=(source("documents.js"),))
 
 
-def _lines(session: Session, judged: "Judged", found: "Found") -> Iterator[str]:
+def _lines(session: Session, judged: "Judged", query: "Query") -> Iterator[str]:
+    from pipelines.document_browser import browse
+
+    found = browse(judged, query)
     yield f"{judged.step.name}: {len(found.documents):,} found, documents up to {found.after:,} of {found.total:,} read"
     for each, verdict in found.documents:
         yield _line(each, verdict)
@@ -90,23 +106,3 @@ def _comparison(recipe: "Judged", judged: "Judged") -> Iterator[str]:
     changed = [(each, now) for each, was, now in pairs if bool(was.reason) != bool(now.reason)]
     yield f"documents with another verdict: {len(changed):,}"
     yield from (_line(each, verdict) for each, verdict in changed[:MOST_CHANGED])
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--search", metavar="WORDS", default="", help="(documents) texts that contain all these words")
-    parser.add_argument("--id", metavar="TEXT", default="", help="(documents) ids that contain TEXT")
-    parser.add_argument("--source", metavar="NAME", default="", help="(documents) only documents of this source")
-    parser.add_argument("--dropped", action="store_true", help="(documents) only dropped documents")
-    parser.add_argument("--reason", metavar="TEXT", default="", help="(documents) dropped, with TEXT in the reason")
-    parser.add_argument("--after", metavar="N", type=int, default=0, help="(documents) begin at document N")
-    parser.add_argument("--rows", metavar="N", type=positive, default=20, help="(documents) at most N (default 20)")
-    parser.add_argument(
-        "--page", metavar="FILE.html", help="(documents) write kept and dropped as a page, with sliders"
-    )
-
-
-COMMAND = Command(
-    "documents", "STEP [--search WORDS] [--dropped]",
-    "show the documents that a step keeps and drops, and why; with --set, what a filter would drop",
-    _documents, 1, 1, _add_arguments, ("--set", "--json"),
-)  # fmt: skip

@@ -1,16 +1,16 @@
 """heat-map: draw how well phases predict each token of held-out text, over their training."""
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 from pipelines.finished import tokenizer_of
-from pipelines.output import check_writable, write_page
+from pipelines.output import Shown, command, repeated
 from pipelines.phases import fork_names, main_line_of, phases_by_digest, phases_in, run_phases_in, wanted_phases
 from runtime.optim.ema import HOT
 from steps.ema_eval import EmaEvalConfig
@@ -36,14 +36,21 @@ class Measured(NamedTuple):
         return f"{self.phase} at step {self.step:,}, {weights}"
 
 
-def _heat_map(session: Session) -> int:
+@command(
+    "heat-map [PHASE...] --page FILE.html",
+    "how well phases predict each token of held-out text, over their training",
+    page="the page to draw",
+    own={
+        "--domain": repeated("NAME", "only this domain"),
+        "--weights": repeated("NAME", "EMA weights by name; hot: the trained weights"),
+    },
+)
+def heat_map_command(session: Session) -> Shown:
     parsed = session.parsed
     if parsed.page is None:
         raise UserError("heat-map: the page has no name. Add --page heat.html.")
-    check_writable("--page", parsed.page)
     shown = heat_map(session, session.graph(), parsed.names, parsed.weights or [HOT], parsed.domain)
-    write_page("--page", parsed.page, shown)
-    return NOTHING_WOULD_RUN
+    return Shown(page=lambda: shown)
 
 
 def heat_map(
@@ -137,23 +144,3 @@ def _spread(measured: Sequence[Measured], most: int) -> list[Measured]:
     if len(measured) <= most:
         return list(measured)
     return [measured[round(index * (len(measured) - 1) / (most - 1))] for index in range(most)]
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--page", metavar="FILE.html", help="(heat-map) the page to draw")
-    parser.add_argument("--domain", metavar="NAME", action="append", default=[], help="(heat-map) only this domain")
-    parser.add_argument(
-        "--weights", metavar="NAME", action="append", help="(heat-map) EMA weights by name; hot: the trained weights"
-    )
-
-
-COMMAND = Command(
-    "heat-map",
-    "[PHASE ...] --page FILE.html",
-    "how well phases predict each token of held-out text, over their training",
-    _heat_map,
-    0,
-    100,
-    _add_arguments,
-    ("--set",),
-)

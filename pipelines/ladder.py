@@ -248,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         only_dry_run=("--target",),
         on_dry_run=_on_dry_run,
         summary=_summary,
-        commands=(*recipe.COMMANDS, mix_command.command(lambda arguments: {}), predict_command.COMMAND),
+        commands=(*recipe.COMMANDS, mix_command.command(lambda arguments: {}), predict_command.predict),
         argv=argv,
     )
 

@@ -3,13 +3,13 @@
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from pipelines.finished import tokenizer_of
 from pipelines.run_curves import LoggedPhase
-from pipelines.runs import finite
 from pipelines.trained_batch import Row, TrainedBatch, data_errors_of, find_batch
 from runtime.report.markup import MOST_CHARACTERS, printable_data
 
@@ -24,12 +24,10 @@ class LiveBatches:
     def __init__(self, session: Session, phases: Sequence[LoggedPhase]) -> None:
         self._session = session
         self._phases = {phase.name: phase for phase in phases}
+        self._readers = ThreadPoolExecutor(MOST_BATCHES)
         self._lock = threading.Lock()
-        """Guards the fields below, and is never held while the store is read."""
-        self._found: dict[tuple[str, int], TrainedBatch] = {}
-        """Recorded batches, which do not change; the one asked for last is the last."""
-        self._reading: dict[tuple[str, int], threading.Lock] = {}
-        """Held while a batch is read: a second click on a step waits for the first, other steps do not."""
+        self._reads: dict[tuple[str, int], Future[TrainedBatch]] = {}
+        """Batches that are read, and recorded ones, which do not change; the one asked for last is the last."""
 
     def data(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Return rows of a training step, which `step` or the run's `tokens` after it names; of one `source` or of all.
@@ -46,24 +44,22 @@ class LiveBatches:
             return self._data(phase, step, query.get("source", ""))
 
     def _batch(self, phase: LoggedPhase, step: int) -> TrainedBatch:
-        """Return a batch, read once if it is recorded and among the last that were asked for."""
+        """Return a batch; a second click on a step waits for the first, and other steps do not."""
         key = (phase.name, step)
         with self._lock:
-            reading = self._reading.setdefault(key, threading.Lock())
-        with reading:
-            try:
+            read = self._reads.pop(key, None) or self._readers.submit(
+                find_batch, self._session.store, phase.longest, step, "page"
+            )
+            self._reads = dict([*self._reads.items(), (key, read)][-MOST_BATCHES:])
+        is_kept = False
+        try:
+            batch = read.result()
+            is_kept = batch.is_recorded
+            return batch
+        finally:
+            if not is_kept:
                 with self._lock:
-                    batch = self._found.get(key)
-                if batch is None:
-                    batch = find_batch(self._session.store, phase.longest, step, "page")
-                if batch.is_recorded:
-                    with self._lock:
-                        others = [each for each in self._found.items() if each[0] != key]
-                        self._found = dict([*others, (key, batch)][-MOST_BATCHES:])
-                return batch
-            finally:
-                with self._lock:
-                    self._reading.pop(key, None)
+                    self._reads.pop(key, None)
 
     def _data(self, phase: LoggedPhase, step: int, source: str) -> dict[str, Any]:
         from runtime.data.token_bytes import token_texts
@@ -71,22 +67,12 @@ class LiveBatches:
         store, trained = self._session.store, phase.longest
         batch = self._batch(phase, step)
         odd = next((event for event in phase.events() if event.get("step") == step and "row" in event), None)
-        counts = Counter(batch.sources)
         places = _spread(batch.sources, None if odd is None else odd["row"], source)
         tokenizer = tokenizer_of(store, [trained]).tokenizer
         rows = [row._replace(texts=token_texts(tokenizer, row.tokens.tolist())) for row in batch.rows(store, places)]
+        command = self._session.line("batch", f"{trained.name}@{step}", "--heat")
         data: dict[str, Any] = printable_data(
-            {
-                "phase": phase.name,
-                "step": step,
-                "isRecorded": batch.is_recorded,
-                "sources": [
-                    {"name": name, "rows": counts[name], "loss": finite(batch.losses.get(name))}
-                    for name in sorted(counts)
-                ],
-                "rows": [_row_data(row, odd) for row in rows],
-                "command": self._session.line("batch", f"{phase.longest.name}@{step}", "--heat"),
-            }
+            {"phase": phase.name, **batch.data(), "rows": [_row_data(row, odd) for row in rows], "command": command}
         )
         return data
 
@@ -104,10 +90,7 @@ def _spread(sources: Sequence[str], first: int | None, source: str) -> list[int]
 
 def _row_data(row: Row, odd: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a row as JSON data, with its loss if an alarm or a spike of the step recorded it."""
+    documents = [each | {"text": each["text"][:MOST_CHARACTERS]} for each in row.by_document()]
     is_odd = odd is not None and odd["row"] == row.place
-    documents = [
-        {"id": each["document"] or "unknown document", "tokens": each["tokens"], "text": each["text"][:MOST_CHARACTERS]}
-        for each in row.by_document()
-    ]
     losses = {"loss": odd["row_loss"], "others": odd["median_row_loss"]} if odd is not None and is_odd else {}
-    return {"row": row.place, "source": row.source, "pass": row.data_epoch, "documents": documents, **losses}
+    return row.data() | {"documents": documents} | losses

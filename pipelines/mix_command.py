@@ -4,11 +4,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import Command, Session
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.quantities import in_short
-from pipelines.output import aligned
+from pipelines.output import Shown, aligned
+from pipelines.output import command as declared
 from pipelines.phases import fork_names, main_line_of, phase_before, phases_in, run_phases_in, wanted_phases
 from runtime.data.consumption import Consumption, PhaseSpan, consumption
 from runtime.same_fields import filled_from
@@ -34,18 +35,15 @@ class Mix:
 def command(estimate: Estimate) -> Command:
     """Return the command of a pipeline whose sources have these sizes before they are tokenized."""
 
-    def run(session: Session) -> int:
-        names = session.parsed.names
-        graph = session.graph()
+    @declared("mix [PHASE]", "tokens and epochs of each source by phase, up to PHASE (by default the last)")
+    def mix(session: Session) -> Shown:
+        names, graph = session.parsed.names, session.graph()
         wanted_phases(session, graph)
         phases = phases_in(graph.steps)
         name = names[0] if names else main_line_of(run_phases_in(phases), fork_names(session))[-1]
-        mix = mix_to(phases[name], Records(session.store), estimate(session.parsed))
-        print(rendered(mix))
-        return NOTHING_WOULD_RUN
+        return Shown([rendered(mix_to(phases[name], Records(session.store), estimate(session.parsed)))])
 
-    summary = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", summary, run, 0, 1, None, ("--set",))
+    return mix
 
 
 def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, float]) -> Mix:

@@ -1,13 +1,84 @@
-"""Output of commands: tables of text, and pages whose path is checked before the work."""
+"""Output of commands: one declaration of what a command prints, of its JSON, and of its page."""
 
-import argparse
+import json
+import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from marin_dag.cli.parser import number
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import command as engine_command
 from marin_dag.errors import UserError
 
 SUFFIXES = (".html", ".htm")
+positive = number("a whole number of at least 1; use one such as 16", least=1, kind=int)
+"""The type of an option for argparse."""
+Settings = Mapping[str, Any]
+"""Settings of an option for argparse."""
+
+
+class Shown(NamedTuple):
+    """What a command shows."""
+
+    lines: Iterable[str] = ()
+    code: int = NOTHING_WOULD_RUN
+    """The exit code."""
+    document: Callable[[], Any] | None = None
+    """Returns the data that `--json` prints instead of the lines."""
+    page: Callable[[], str] | None = None
+    """Returns the page that `--page` writes; None if there is nothing to draw."""
+
+
+def command(
+    usage: str, help: str, options: str = "--set", *, page: str = "", own: Mapping[str, Settings] | None = None
+) -> Callable[[Callable[[Session], Shown]], Command]:
+    """Return a decorator that makes a function a command of pipelines.
+
+    Args:
+        usage: the word and its names, such as "batch PHASE@STEP" or "runs [GLOB...]".
+        help: one line about it.
+        options: names of the engine's options, separated by spaces.
+        page: what `--page` draws; without it, the command has no such option.
+        own: further options, each as `flag` or `value` makes it.
+    """
+    every = {**(own or {}), **({"--page": value("FILE.html", page)} if page else {})}
+
+    def declared(show: Callable[[Session], Shown]) -> Command:
+        def run(session: Session) -> int:
+            path = getattr(session.parsed, "page", None)
+            check_writable(path)
+            shown = show(session)
+            is_json = "--json" in options and session.parsed.json
+            if is_json and shown.document is not None:
+                print(json.dumps(shown.document(), ensure_ascii=False, indent=1))
+            else:
+                for line in shown.lines:
+                    print(line)
+            if path is not None and shown.page is not None:
+                write_page(path, shown.page())
+                print(f"drawn: {path}", file=sys.stderr if is_json else sys.stdout)  # the JSON is alone
+            return shown.code
+
+        return engine_command(usage, help, options, own=every)(run)
+
+    return declared
+
+
+def flag(help: str) -> Settings:
+    """Return the settings of an option without a value."""
+    return {"action": "store_true", "help": help}
+
+
+def value(metavar: str, help: str, **settings: Any) -> Settings:
+    """Return the settings of an option with a value."""
+    return {"metavar": metavar, "help": help, **settings}
+
+
+def repeated(metavar: str, help: str, **settings: Any) -> Settings:
+    """Return the settings of an option that may be given several times."""
+    return {"action": "append", "default": [], **value(metavar, help, **settings)}
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
@@ -22,28 +93,15 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
     ]
 
 
-def positive(text: str) -> int:
-    """Return a number of at least 1, for argparse."""
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1; use one such as 16")
-    return int(text)
-
-
-def check_writable(option: str, path: str | None) -> None:
-    """Raise unless the option is absent or its page can be written; leaves no file behind.
-
-    Raises:
-        UserError: names the option, the file and what to do.
-    """
+def check_writable(path: str | None) -> None:
+    """Raise UserError unless `--page` is absent or its file can be written; leave no file behind."""
     if path is None:
         return
     file = Path(path)
     if "://" in path:
-        raise UserError(f"{option} {path}: the file must be local. Name a path without {path.partition('://')[0]}://.")
+        raise UserError(f"--page {path}: the file must be local. Name a path without {path.partition('://')[0]}://.")
     if file.suffix.lower() not in SUFFIXES:
-        raise UserError(
-            f"{option} {path}: cannot draw a file with {file.suffix or 'no ending'}. End the name in .html."
-        )
+        raise UserError(f"--page {path}: cannot draw a file with {file.suffix or 'no ending'}. End the name in .html.")
     # Permission bits are not enough: root has all of them, and /sys or a full disk still refuses new files.
     try:
         if file.exists():
@@ -51,21 +109,16 @@ def check_writable(option: str, path: str | None) -> None:
         else:
             tempfile.TemporaryFile(dir=file.absolute().parent).close()
     except OSError as error:
-        raise _refused(option, path, error) from error
+        raise _refused(path, error) from error
 
 
-def write_page(option: str, path: str, content: str) -> None:
-    """Write a page that `check_writable` accepted, and print where it is.
-
-    Raises:
-        UserError: the write failed, as on a full disk; a part of the file may exist.
-    """
+def write_page(path: str, content: str) -> None:
+    """Write a page that `check_writable` accepted; raise UserError if that fails, as on a full disk."""
     try:
         Path(path).write_text(content, encoding="utf-8")
     except OSError as error:
-        raise _refused(option, path, error) from error
-    print(f"drawn: {path}")
+        raise _refused(path, error) from error
 
 
-def _refused(option: str, path: str, error: OSError) -> UserError:
-    return UserError(f"{option} {path}: cannot be written ({error.strerror or error}). Name another file.")
+def _refused(path: str, error: OSError) -> UserError:
+    return UserError(f"--page {path}: cannot be written ({error.strerror or error}). Name another file.")

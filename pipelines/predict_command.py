@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.parser import number
+from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu
@@ -15,7 +16,7 @@ from marin_dag.quantities import count_typed, in_short
 from marin_dag.store.store import Store
 from pipelines.finished import finished
 from pipelines.machines import MACHINES, resources_named
-from pipelines.output import aligned
+from pipelines.output import aligned, value
 from runtime.cost.chips import REACHED_SHARE_OF_PEAK, slice_of
 from runtime.scaling.curves import Interval
 from runtime.scaling.law import FLOPS_PER_PARAMETER_AND_TOKEN
@@ -24,7 +25,8 @@ from steps.fit_scaling_law import FitScalingLawResult, fit_scaling_law
 if TYPE_CHECKING:
     from runtime.scaling.bootstrap import Bootstrap
 
-NAME = "predict"
+above_zero = number("a number above 0; use one such as 1e18", least=5e-324)
+"""The type of an option for argparse; the limit is the least float above 0."""
 HOUR_SECONDS = 3_600
 COUNTED = "without the input embedding"
 """Unit of the law's N. Names of scales, such as 125m, leave out the head too."""
@@ -182,43 +184,28 @@ def _shown(interval: Interval) -> str:
     return f"{interval.value:.4f} ({interval.low:.4f} to {interval.high:.4f})"
 
 
-def _predict(session: Session) -> int:
+@command(
+    "predict [N:D...]",
+    "the loss of N parameters on D tokens by the ladder's law, or the best size for a budget",
+    "--set",
+    own={
+        "--flops": value("F", "the best size for F FLOPs", type=above_zero),
+        "--money": value("M", "the best size for M of money", type=above_zero),
+        "--price": value("P", "price of an hour of the machine, in the same money", type=above_zero),
+        "--on": value("MACHINE", f"machine that the money buys: {MACHINES}"),
+    },
+)
+def predict(session: Session) -> int:
     parsed = session.parsed
     flops = budget_flops(parsed)
     try:
         targets = [target(name) for name in parsed.names]
     except argparse.ArgumentTypeError as error:
-        raise UserError(f"{NAME}: {error}.") from None
+        raise UserError(f"predict: {error}.") from None
     fit = law_step(session.graph())
-    law = read_law(session.store, finished(session.store, fit, NAME, line=session.line("--until", fit.name)))
+    law = read_law(session.store, finished(session.store, fit, "predict", line=session.line("--until", fit.name)))
     lines = [line for wanted in targets for line in predictions(law, wanted)]
     if flops is not None:
         lines += optimum(law, flops)
     print("\n".join(lines or describe(law.result)))
     return NOTHING_WOULD_RUN
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--flops", metavar="F", type=above_zero, help="(predict) the best size for F FLOPs")
-    parser.add_argument("--money", metavar="M", type=above_zero, help="(predict) the best size for M of money")
-    parser.add_argument(
-        "--price", metavar="P", type=above_zero, help="(predict) price of an hour of the machine, in the same money"
-    )
-    parser.add_argument("--on", metavar="MACHINE", help=f"(predict) machine that the money buys: {MACHINES}")
-
-
-def above_zero(text: str) -> float:
-    """Return a finite number above 0, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0; use one such as 1e18")
-    return value
-
-
-COMMAND = Command(
-    NAME, "[N:D ...]", "the loss of N parameters on D tokens by the ladder's law, or the best size for a budget",
-    _predict, 0, 100, _add_arguments, ("--set",),
-)  # fmt: skip

@@ -22,7 +22,7 @@ from marin_dag.store.redact import redact
 from marin_dag.values.changes import nearest
 from pipelines.finished import finished
 from pipelines.milestone_evaluations import milestone_of
-from pipelines.output import aligned
+from pipelines.output import aligned, flag, value
 from steps.hf_export import HfExportResult, hf_export
 
 if TYPE_CHECKING:
@@ -42,7 +42,17 @@ class _Export(NamedTuple):
     revision: str
 
 
-def _publish(session: Session) -> int:
+@command(
+    "publish STEP|GLOB... --to hub:ORGANIZATION/NAME|FOLDER",
+    "publish exports as revisions of one Hugging Face repository or of a folder; the last one becomes main",
+    "--set --dry-run",
+    own={
+        "--to": value("hub:ORGANIZATION/NAME|FOLDER", "the repository, or a local folder"),
+        "--private": flag("make a new repository private"),
+        "--rewind-main": flag("let main go back to an earlier revision"),
+    },
+)
+def publish(session: Session) -> int:
     from runtime.interop.revisions import PublishError
 
     target = _target(session)
@@ -110,8 +120,8 @@ def _target(session: Session) -> "Target":
         raise UserError(f"--to {to}: only a local folder or a hub can be published to; copy the folder there yourself.")
     if session.parsed.private:
         raise UserError(f"--private: has no effect on the folder {to}; remove it.")
-    if Path(to).resolve().is_relative_to(Path(session.store.prefix).resolve()):
-        raise UserError(f"--to {to}: is the prefix of the run, or in it; name a folder outside.")
+    if Path(to).resolve() == Path(session.store.prefix).resolve():
+        raise UserError(f"--to {to}: is the prefix of the run; name another folder.")
     if Path(to).exists() and not Path(to).is_dir():
         raise UserError(f"--to {to}: is a file; name a folder, which need not exist.")
     return RevisionsFolder(to)
@@ -214,18 +224,3 @@ def _files(session: Session, export: _Export, folder: Path) -> "dict[str, Revisi
                 f"{session.line('--force', export.step.name, '--only', export.step.name)}"
             )
     return files
-
-
-def _add_arguments(parser: Any) -> None:
-    what = "the repository, or a local folder"
-    parser.add_argument("--to", metavar="hub:ORGANIZATION/NAME|FOLDER", help=what)
-    parser.add_argument("--private", action="store_true", help="make a new repository private")
-    parser.add_argument("--rewind-main", action="store_true", help="let main go back to an earlier revision")
-
-
-COMMAND = command(
-    "publish STEP|GLOB... --to hub:ORGANIZATION/NAME|FOLDER",
-    "publish exports as revisions of one Hugging Face repository or of a folder; the last one becomes main",
-    "--set --dry-run",
-    add_arguments=_add_arguments,
-)(_publish)

@@ -79,13 +79,11 @@ Tasks = Sequence[str | TaskSpec | Sequence[TaskSpec]]
 """Names of lm-eval's tasks, such as "piqa"; specs; or suites, such as `LAPTOP_TASKS`."""
 FOLLOW = {train_phase: (ema_eval, sample), merge_checkpoints: (ema_eval, sample)}
 """Steps that a fork on the command line repeats: it is evaluated, and writes texts, like its base."""
-COMMANDS = tuple(
-    module.COMMAND
-    for module in (
-        timeline_command, stalls_command, checkpoints_command, rollback_command, runs_command, curves_command,
-        scores_command, heat_map_command, batch_command, documents_command, sample_command, tasks_command,
-        publish_command,
-    )
+COMMANDS = (
+    timeline_command.timeline, stalls_command.stalls, checkpoints_command.checkpoints, rollback_command.rollback,
+    runs_command.runs, curves_command.curves, scores_command.scores, heat_map_command.heat_map_command,
+    batch_command.batch, documents_command.documents, sample_command.write_texts, tasks_command.tasks,
+    publish_command.publish,
 )  # fmt: skip
 """Commands of every recipe that trains; `main` adds `mix`."""
 

@@ -9,11 +9,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session, program_words
+from marin_dag.cli.session import Session, program_words
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.quantities import counted, in_short
 from pipelines.checkpoints_command import checkpoints_of, free_name, publish_line
+from pipelines.output import Shown, command
 from pipelines.phases import attempt_events, wanted_phases
 from steps.phase_config import TrainPhaseConfig
 
@@ -46,12 +47,11 @@ def findings_in(events: Iterable[Mapping[str, Any]]) -> list[LoggedFinding]:
     return sorted(found)
 
 
-def _rollback(session: Session) -> int:
+@command("rollback PHASE", "print the fork that starts before the last spike of a phase and skips its batches")
+def rollback(session: Session) -> Shown:
     graph = session.graph()
     ((_, names),) = wanted_phases(session, graph).items()
-    phase = graph.step(session.step)
-    print("\n".join(_lines(session, graph, phase, names[0])))
-    return NOTHING_WOULD_RUN
+    return Shown(_lines(session, graph, graph.step(session.step), names[0]))
 
 
 def _lines(session: Session, graph: Graph, phase: Step[TrainPhaseConfig], trained_as: str) -> Iterator[str]:
@@ -107,9 +107,3 @@ def _notes(config: TrainPhaseConfig, begin: int, num_batches: int, last_step: in
         yield f"            the skipped batches have the mixture of step {begin:,}, not that from {moved[0]:,} on"
     yield "            A rollback helps against bad batches, not against a bad machine: if the same steps give other"
     yield "            figures when they are repeated, it is the machine."
-
-
-COMMAND = Command(
-    "rollback", "PHASE", "print the fork that starts before the last spike of a phase and skips its batches",
-    _rollback, 1, 1, options=("--set",),
-)  # fmt: skip

@@ -1,12 +1,11 @@
 """Run page: live curves and alarms for the command `page`, and links to whole pages."""
 
 import functools
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin_dag.cli.page_content import PageContent
+from marin_dag.cli.polled import Polled
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
@@ -27,9 +26,17 @@ from steps.report_config import ReportConfig
 from steps.report_contents import texts_of
 from steps.sample import SampleConfig, SampleResult
 
-LOOK_SECONDS = 4.0
-"""The store is read this often, however many pages are open."""
 MOST_ALARMS = 20
+
+
+class _Look(NamedTuple):
+    """What one look at the store found."""
+
+    lines: Sequence[Line]
+    shared: Mapping[str, Any]
+    """Alarms and views."""
+    by_range: dict[tuple[float | None, float | None], dict[str, Any]]
+    """Values computed since, by the range of the x axis; each thread may add some."""
 
 
 class RunPage(PageContent):
@@ -46,24 +53,16 @@ class RunPage(PageContent):
         shown = macro("live.html", "curves", curves(lines, end=1.0, is_live=True)) if lines else ""
         # Plain text: the server joins it with its own, which a Markup would escape.
         self.markup = f"{shown}{macro('documents.html', 'live', self._documents.steps)}"
-        self._lock = threading.Lock()
-        self._looked = -LOOK_SECONDS
-        self._lines: list[Line] = []
-        self._shared: dict[str, Any] = {}
-        self._views: dict[tuple[float | None, float | None], dict[str, Any]] = {}
-        """Values computed since the last look, by the range of the x axis."""
+        self._polled = Polled(self._look)
 
     def values(self, low: float | None, high: float | None) -> dict[str, Any]:
         """Return the values of a range of the x axis; those of one range are computed once a look."""
-        with self._lock:
-            if time.monotonic() - self._looked >= LOOK_SECONDS:
-                self._look()
-                self._looked, self._views = time.monotonic(), {}
-            if (low, high) not in self._views:
-                end = max((float(line.tokens[-1]) for line in self._lines if len(line.tokens)), default=1.0)
-                figures = thinned(self._lines, low, high) | {"end": 1.01 * end}
-                self._views[low, high] = {**self._shared, "figures": figures}
-            return self._views[low, high]
+        found = self._polled.get()
+        if (low, high) not in found.by_range:
+            end = max((float(line.tokens[-1]) for line in found.lines if len(line.tokens)), default=1.0)
+            figures = thinned(found.lines, low, high) | {"end": 1.01 * end}
+            found.by_range[low, high] = {**found.shared, "figures": figures}
+        return found.by_range[low, high]
 
     def view(self, name: str) -> str:
         """Return a whole page."""
@@ -76,7 +75,7 @@ class RunPage(PageContent):
         """Return rows of a training step of a phase, or documents of a step."""
         return self._batches.data(query) if "phase" in query else self._documents.data(query)
 
-    def _look(self) -> None:
+    def _look(self) -> _Look:
         from runtime.training.checkpoint_reader import CheckpointError
 
         failures = []
@@ -85,10 +84,10 @@ class RunPage(PageContent):
                 phase.refresh()
             except (CheckpointError, UnreadableRecordError) as error:  # the page still shows the other phases
                 failures.append({"name": phase.name, "text": str(error), "at": 0.0, "fix": ""})
-        self._lines = [line for phase in self._phases for line in phase.lines()]
+        lines = [line for phase in self._phases for line in phase.lines()]
         alarms = [alarm for phase in self._phases for alarm in self._alarms(phase)]
         views = [{"name": name, "title": title} for name, (title, _) in self._pages().items()]
-        self._shared = {"alarms": [*failures, *alarms[-MOST_ALARMS:]], "views": views}
+        return _Look(lines, {"alarms": [*failures, *alarms[-MOST_ALARMS:]], "views": views}, {})
 
     def _alarms(self, phase: LoggedPhase) -> Iterator[dict[str, Any]]:
         """Yield what went wrong in a phase in order of steps, with text, place on the token axis, and a command."""

@@ -3,18 +3,17 @@
 import argparse
 import datetime
 import fnmatch
-import json
 import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
 from marin_dag.quantities import counted
 from pipelines.comparison_table import comparison_content, rendered_comparison
-from pipelines.output import aligned, check_writable, write_page
+from pipelines.output import Shown, aligned, command, flag, repeated, value
 from pipelines.run_comparison import Comparison, compare
 from pipelines.runs import Run, read_runs
 
@@ -27,36 +26,64 @@ NONE = "-"
 BITS_NOTE = "bits/byte: the mean over the held-out domains of ema_eval, of EMA weights where a run keeps them"
 
 
-def _runs(session: Session) -> int:
+def _price(text: str) -> tuple[str, float]:
+    machine, _, price = text.rpartition("=")
+    try:
+        found = float(price)
+    except ValueError:
+        found = math.nan
+    if not machine or not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no price; use MACHINE=PRICE_AN_HOUR, such as v4-2048=3300")
+    return machine, found
+
+
+def _since(text: str) -> datetime.datetime:
+    found = SINCE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; use a number of days, hours or minutes: 30d, 12h, 90m")
+    try:
+        return datetime.datetime.now(datetime.UTC) - datetime.timedelta(**{UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        raise argparse.ArgumentTypeError(f"{text!r} is before the year 1; use a shorter time") from None
+
+
+@command(
+    "runs [GLOB...]",
+    "every phase, fork and earlier version: what it changed, and what it reached",
+    "--json",
+    page="draw the table too: sort, filter, compare",
+    own={
+        "--also": repeated("PREFIX", "read this prefix too"),
+        "--since": value("30d", "only what finished in this time", type=_since),
+        "--sort": {"choices": SORTED_BY, "default": "finished", "help": "what to sort by"},
+        "--scores": flag("show the scores of lm-eval too"),
+        "--price": repeated("MACHINE=N", "show costs, at this price of an hour of a machine; repeatable", type=_price),
+        "--compare": flag(
+            "compare the finished runs with the first: settings, figures, scores; --page lets you choose"
+        ),
+    },
+)
+def runs(session: Session) -> Shown:
     parsed = session.parsed
-    check_writable("--page", parsed.page)
     forks = {fork.name: fork.base for fork in session.forks.all()}
     every = read_runs([session.store.prefix, *parsed.also], forks=forks, since=parsed.since)
-    runs = [
-        run
-        for run in every
-        if not parsed.names or any(fnmatch.fnmatchcase(run.name, pattern) for pattern in parsed.names)
-    ]
-    runs = _sorted(runs, parsed.sort)
-    prices = _prices(parsed.price, every)
-    comparison = _comparison(parsed.names, runs, every) if parsed.compare else None
-    if parsed.json:
-        content: dict[str, Any] = {
-            "schema": SCHEMA,
-            "runs": [run._asdict() | {"cost": _cost(run, prices)} for run in runs],
-        }
-        if comparison is not None:
-            content["comparison"] = comparison_content(comparison)
-        print(json.dumps(content, indent=1))
-        return NOTHING_WOULD_RUN
-    if comparison is None:
-        print(rendered(runs, prices, with_scores=parsed.scores))
-    else:
-        print(rendered_comparison(comparison))
-    if parsed.page is not None:
-        chosen = comparison.runs if comparison is not None else ()
-        write_page("--page", parsed.page, _page(f"Runs of {session.pipeline}", runs, every, prices, chosen))
-    return NOTHING_WOULD_RUN
+    patterns = parsed.names or ["*"]
+    named = [run for run in every if any(fnmatch.fnmatchcase(run.name, pattern) for pattern in patterns)]
+    found, prices = _sorted(named, parsed.sort), _prices(parsed.price, every)
+    comparison = _comparison(parsed.names, found, every) if parsed.compare else None
+
+    def document() -> dict[str, Any]:
+        compared = {} if comparison is None else {"comparison": comparison_content(comparison)}
+        return {"schema": SCHEMA, "runs": [run._asdict() | {"cost": _cost(run, prices)} for run in found], **compared}
+
+    def page() -> str:
+        chosen = () if comparison is None else comparison.runs
+        return _page(f"Runs of {session.pipeline}", found, every, prices, chosen)
+
+    table = (
+        rendered(found, prices, with_scores=parsed.scores) if comparison is None else rendered_comparison(comparison)
+    )
+    return Shown([table], document=document, page=page)
 
 
 def _page(
@@ -171,48 +198,3 @@ def _changes(run: Run) -> str:
 
 def _tasks(runs: Sequence[Run]) -> list[str]:
     return sorted({task for run in runs for task in run.scores})
-
-
-def _price(text: str) -> tuple[str, float]:
-    machine, _, price = text.rpartition("=")
-    try:
-        found = float(price)
-    except ValueError:
-        found = math.nan
-    if not machine or not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no price; use MACHINE=PRICE_AN_HOUR, such as v4-2048=3300")
-    return machine, found
-
-
-def _since(text: str) -> datetime.datetime:
-    found = SINCE.fullmatch(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; use a number of days, hours or minutes: 30d, 12h, 90m")
-    try:
-        return datetime.datetime.now(datetime.UTC) - datetime.timedelta(**{UNITS[found[2]]: int(found[1])})
-    except OverflowError:
-        raise argparse.ArgumentTypeError(f"{text!r} is before the year 1; use a shorter time") from None
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--also", metavar="PREFIX", action="append", default=[], help="(runs) read this prefix too")
-    parser.add_argument("--since", metavar="30d", type=_since, help="(runs) only what finished in this time")
-    parser.add_argument("--sort", choices=SORTED_BY, default="finished", help="(runs) what to sort by")
-    parser.add_argument("--scores", action="store_true", help="(runs) show the scores of lm-eval too")
-    price = "(runs) show costs, at this price of an hour of a machine; repeatable"
-    parser.add_argument("--price", metavar="MACHINE=N", type=_price, action="append", default=[], help=price)
-    compare = "(runs) compare the finished runs with the first: settings, figures, scores; with --page, choose them"
-    parser.add_argument("--compare", action="store_true", help=compare)
-    parser.add_argument("--page", metavar="FILE.html", help="(runs) draw the table too: sort, filter, compare")
-
-
-COMMAND = Command(
-    "runs",
-    "[GLOB ...]",
-    "every phase, fork and earlier version: what it changed, and what it reached",
-    _runs,
-    0,
-    100,
-    _add_arguments,
-    ("--json",),
-)

@@ -16,7 +16,7 @@ from marin_dag.store.store import Store
 from marin_dag.values.changes import nearest
 from pipelines.chat_templates import required_template
 from pipelines.finished import PhaseTokenizer, finished, read_tokenizer, tokenizer_of
-from pipelines.output import positive
+from pipelines.output import flag, positive, repeated, value
 from pipelines.saved_curves import SavedState, saved_states
 from runtime.optim.ema import HOT
 from runtime.report.markup import printable
@@ -34,7 +34,25 @@ MAX_NEW_TOKENS = 128
 KINDS = (TrainPhaseConfig, HfExportConfig, HfImportConfig, MergeCheckpointsConfig)
 
 
-def _sample(session: Session) -> int:
+@command(
+    "sample STEP|PHASE@STEP --prompt TEXT",
+    "text that a phase, a milestone, an export, or imported or merged weights write after prompts",
+    "--set --json",
+    own={
+        "--prompt": repeated("TEXT", "a prompt; repeatable"),
+        "--prompts": value("FILE", "a file with one prompt a line"),
+        "--max-new-tokens": value(
+            "N", f"longest text in tokens (default {MAX_NEW_TOKENS})", type=positive, default=MAX_NEW_TOKENS
+        ),
+        "--temperature": value("T", "0: the likeliest tokens", type=float, default=0.0),
+        "--top-p": value("P", "draw from the likeliest tokens that reach P", type=float),
+        "--seed": value("N", "seed of the draws (default 0)", type=int),
+        "--chat": flag("answer by the tokenizer's chat template"),
+        "--chat-template": value("FILE", "answer by this chat_template.jinja or tokenizer_config.json"),
+        "--weights": value("NAME", "name of EMA weights, or hot: the trained weights"),
+    },
+)
+def write_texts(session: Session) -> int:
     from runtime.training.checkpoint_reader import CheckpointError
 
     graph = session.graph()  # outside the block: the errors of a recipe are its own
@@ -207,25 +225,3 @@ def _exported(store: Store, export: Step[HfExportConfig], weights: str | None) -
         model = read_model(store.url(f"{record.output_path}/{record.result['folder']}"), as_stored=True)
     placed = PlacedModel(model.params, model.config, model.rope, compute_dtype="float32")
     return Writer(placed, model.tokenizer, model.special_tokens)
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--prompt", metavar="TEXT", action="append", default=[], help="a prompt; repeatable")
-    longest = f"longest text in tokens (default {MAX_NEW_TOKENS})"
-    parser.add_argument("--prompts", metavar="FILE", help="a file with one prompt a line")
-    parser.add_argument("--max-new-tokens", metavar="N", type=positive, default=MAX_NEW_TOKENS, help=longest)
-    parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="0: the likeliest tokens")
-    parser.add_argument("--top-p", metavar="P", type=float, help="draw from the likeliest tokens that reach P")
-    parser.add_argument("--seed", metavar="N", type=int, help="seed of the draws (default 0)")
-    parser.add_argument("--chat", action="store_true", help="answer by the tokenizer's chat template")
-    template = "answer by this chat_template.jinja or tokenizer_config.json"
-    parser.add_argument("--chat-template", metavar="FILE", help=template)
-    parser.add_argument("--weights", metavar="NAME", help="name of EMA weights, or hot: the trained weights")
-
-
-COMMAND = command(
-    "sample STEP|PHASE@STEP --prompt TEXT",
-    "text that a phase, a milestone, an export, or imported or merged weights write after prompts",
-    "--set --json",
-    add_arguments=_add_arguments,
-)(_sample)

@@ -26,7 +26,7 @@ from pipelines.chat_templates import required_template
 from pipelines.machines import MACHINES, resources_named
 from pipelines.score_table import print_table, read_published
 from pipelines.scoring import add_argument, generated_code
-from pipelines.tasks_command import NAME, show_tasks
+from pipelines.tasks_command import show_tasks
 from runtime.evaluation.definitions import names_in, read_definition
 from runtime.evaluation.registry import groups
 from runtime.evaluation.suites import SUITES, TaskSpec
@@ -159,19 +159,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_argument(parser)
 
 
-def _list_tasks(session: Session) -> int:
+@command("tasks", "list the tasks that can be scored: form, shots, chance, items, suites")
+def tasks(session: Session) -> int:
     parsed = session.parsed
     return show_tasks(session, session.graph().steps if parsed.model and parsed.tasks else ())
-
-
-TASKS = command(NAME, "list the tasks that can be scored: form, shots, chance, items, suites")(_list_tasks)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. If the first word is no command, words before the options are models."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), given))
-    if words and words[0] not in {*command_line.COMMANDS, NAME}:
+    if words and words[0] not in {*command_line.COMMANDS, tasks.name}:
         given = [part for word in words for part in ("--model", word)] + given[len(words) :]
     if arguments is None:
         sys.argv[1:] = given  # printed commands repeat them
@@ -179,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         build,
         name="score",
         add_arguments=add_arguments,
-        commands=(TASKS,),
+        commands=(tasks,),
         after_run=print_table,
         argv=None if arguments is None else given,
     )

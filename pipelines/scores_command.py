@@ -1,14 +1,15 @@
 """scores: show the scores of each phase at its milestones and its end."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
+from marin_dag.cli.session import Session
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
 from marin_dag.store.store import Store
 from pipelines.milestone_evaluations import OPTION, is_of_weights, milestone_of
-from pipelines.output import aligned
+from pipelines.output import Shown, aligned, command
 from pipelines.phases import wanted_phases
 from runtime.evaluation.task_score import leading_of_each_task
 from runtime.optim.ema import HOT
@@ -24,21 +25,24 @@ TRAINED = (TrainPhaseConfig, MergeCheckpointsConfig)
 BITS_PER_BYTE = "bits per byte"
 
 
-def _scores(session: Session) -> int:
+@command(
+    "scores [PHASE...]",
+    "show the scores of each phase over tokens, also at milestones (--evaluate-every)",
+    "--set --json",
+)
+def scores(session: Session) -> Shown:
     graph = session.graph()
     wanted = {name for names in wanted_phases(session, graph).values() for name in names}
     every = read_points(graph, session.store)
     points = [point for point in every if point.phase in wanted] if session.parsed.names else every
     if not points:
-        print(f"no phase has scores under {session.store.prefix} as the recipe is now; {OPTION} N makes some")
-        return NOTHING_WOULD_RUN
+        return Shown([f"no phase has scores under {session.store.prefix} as the recipe is now; {OPTION} N makes some"])
     rows = [["phase", "weights", "after step", "tokens", "measure", "value", "±"]]
     for point in points:
         error = "" if point.stderr is None else f"{point.stderr:.4f}"
         place = [f"{point.step:,}", f"{point.tokens:,}"]
         rows.append([point.phase, point.weights, *place, point.measure, f"{point.value:.4f}", error])
-    print("\n".join(aligned(rows, left=(0, 1, 4))))
-    return NOTHING_WOULD_RUN
+    return Shown(aligned(rows, left=(0, 1, 4)), document=lambda: [*map(dataclasses.asdict, points)])
 
 
 def read_points(graph: Graph, store: Store) -> "list[ScorePoint]":
@@ -68,10 +72,3 @@ def _tasks(phase: str, result: Any) -> "Iterable[ScorePoint]":
     for score in leading_of_each_task(result.scores):
         figures = (score.measure, score.value, score.stderr, score.chance)
         yield ScorePoint(phase, result.weights, result.step, result.consumed_tokens, *figures)
-
-
-COMMAND = command(
-    "scores [PHASE...]",
-    "show the scores of each phase over tokens, also at milestones (--evaluate-every)",
-    "--set",
-)(_scores)

@@ -4,9 +4,9 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import Session
 from marin_dag.store.store import Store
-from pipelines.output import aligned
+from pipelines.output import Shown, aligned, command
 from pipelines.phases import attempt_events, shared_notes, wanted_phases
 from runtime.tracking.stalls import (
     SECONDS_HEADINGS,
@@ -21,13 +21,13 @@ ReadEvents = Callable[[str], list[list[dict[str, Any]]]]
 """Returns the events of each attempt at a digest."""
 
 
-def _stalls(session: Session) -> int:
+@command("stalls [PHASE...]", "how long each phase waited for data, and for what")
+def stalls(session: Session) -> Shown:
     found, notes = stalls_of(event_reader(session.store), wanted_phases(session, session.graph()))
     if not found:
-        print(f"no phase has trained under {session.store.prefix} as the recipe is now, so there are no stalls to show")
-        return NOTHING_WOULD_RUN
-    print("\n".join([*_rendered(found), *notes]))
-    return NOTHING_WOULD_RUN
+        none = f"no phase has trained under {session.store.prefix} as the recipe is now, so there are no stalls to show"
+        return Shown([none])
+    return Shown([*_rendered(found), *notes])
 
 
 def event_reader(store: Store) -> ReadEvents:
@@ -96,9 +96,3 @@ def _rendered(phases: Sequence[DataStalls]) -> list[str]:
 
 def _plain(headings: Sequence[str]) -> list[str]:
     return [heading.removeprefix("#") for heading in headings]
-
-
-COMMAND = Command(
-    "stalls", "[PHASE ...]", "how long each phase waited for data, and for what", _stalls, 0, 100, None,
-    ("--set",),
-)  # fmt: skip

@@ -23,7 +23,8 @@ from steps.lm_eval import LmEvalConfig
 FORMS = {"multiple_choice": "choice", GENERATED: "written", "loglikelihood": "likelihood"}
 
 
-def _tasks(session: Session) -> int:
+@command("tasks", "list the tasks that a recipe can score: form, shots, chance, items, suites")
+def tasks(session: Session) -> int:
     return show_tasks(session, session.graph().steps)
 
 
@@ -67,7 +68,3 @@ def _num_items(session: Session, configs: Iterable[LmEvalConfig]) -> Mapping[str
     steps = {item.step for config in configs if (item := getattr(config, "items", None)) is not None}
     done = [record for step in steps if (record := records.find(step.digest)) is not None]
     return {name: number for record in done for name, number in record.result["num_items"].items()}
-
-
-NAME = "tasks"
-COMMAND = command(NAME, "list the tasks that a recipe can score: form, shots, chance, items, suites")(_tasks)

@@ -1,12 +1,11 @@
 """timeline: every phase of a recipe with its steps, tokens, settings and changes."""
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.cli.session import FAILED, NOTHING_WOULD_RUN, Session
 from marin_dag.errors import UserError
 from marin_dag.plan.config_checks import refusals
-from pipelines.output import check_writable, write_page
+from pipelines.output import Shown, command
 from pipelines.phases import fork_names, phases_in, twins_in, wanted_phases
 from pipelines.timeline import Timeline, document, render, timeline_of
 from steps.phase_timeline import RunPhase
@@ -18,20 +17,26 @@ MOST_POINTS = 5_000
 """Steps of a phase that its rates are drawn at."""
 
 
-def _timeline(session: Session) -> int:
-    parsed = session.parsed
-    graph = session.graph()
+@command(
+    "timeline [PHASE...] [--json]",
+    "every phase: steps, tokens, settings, what changes",
+    "--set --json",
+    page="draw all phases",
+)
+def timeline(session: Session) -> Shown:
+    names, graph = session.parsed.names, session.graph()
     wanted_phases(session, graph)
-    if parsed.plot is not None and (parsed.names or parsed.json):
-        raise UserError("timeline --plot draws every phase. Remove the names of phases and --json.")
-    check_writable("--plot", parsed.plot)
+    if session.parsed.page is not None and names:
+        raise UserError("timeline --page draws every phase. Remove the names of phases.")
     phases = phases_in(graph.steps)
-    refused = refusals(phases[name] for name in parsed.names or phases)
-    found = timeline_of(phases, refused, fork_names(session), parsed.names)
-    print(json.dumps(document(found), indent=1) if parsed.json else render(found))
-    if parsed.plot is not None:
-        write_page("--plot", parsed.plot, draw(f"Timeline of {session.pipeline}", found))
-    return FAILED if refused else NOTHING_WOULD_RUN
+    refused = refusals(phases[name] for name in names or phases)
+    found = timeline_of(phases, refused, fork_names(session), names)
+    return Shown(
+        [render(found)],
+        FAILED if refused else NOTHING_WOULD_RUN,
+        lambda: document(found),
+        lambda: draw(f"Timeline of {session.pipeline}", found),
+    )
 
 
 def draw(title: str, found: Timeline) -> str:
@@ -86,13 +91,3 @@ def _mixture(run_phase: RunPhase) -> "tuple[MixtureSpan, ...]":
         for segment, begin, end in zip(segments, begins, [*begins[1:], until], strict=True)
         if begin < min(end, until)
     )
-
-
-def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--plot", metavar="FILE.html", help="(timeline) draw it too")
-
-
-COMMAND = Command(
-    "timeline", "[PHASE ...] [--json]", "every phase: steps, tokens, settings, what changes", _timeline, 0, 100,
-    _add_arguments, ("--set", "--json"),
-)  # fmt: skip

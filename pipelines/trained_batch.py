@@ -1,5 +1,6 @@
 """Trained batch: the rows of one training step and their documents, from the saved states of a phase."""
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,10 @@ class Row(NamedTuple):
             texts = [text for text, of in zip(self.texts, segments, strict=True) if of == segment]
             yield {"document": identifier, "tokens": len(texts), "text": "".join(texts)}
 
+    def data(self) -> dict[str, Any]:
+        """Return the row as JSON data, without losses."""
+        return {"row": self.place, "source": self.source, "pass": self.data_epoch, "documents": [*self.by_document()]}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainedBatch:
@@ -73,6 +78,14 @@ class TrainedBatch:
     locations: "RowLocations"
     batch: "LoadedBatch"
     caches: "Mapping[str, TokenCache]"
+
+    def data(self) -> dict[str, Any]:
+        """Return the step and the sources of its rows as JSON data."""
+        sources = [
+            {"name": name, "rows": count, "loss": finite(self.losses.get(name))}
+            for name, count in sorted(collections.Counter(self.sources).items())
+        ]
+        return {"step": self.step, "is_recorded": self.is_recorded, "sources": sources}
 
     def rows(self, store: Store, indices: Sequence[int]) -> list[Row]:
         """Return these rows with their documents."""

@@ -1,8 +1,12 @@
 """page: the command that serves the page of page_server.py."""
 
+import contextlib
+import threading
+
 from marin_dag.cli.page_content import PageContent
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
+from marin_dag.store.store import StoreError
 
 
 @command(
@@ -14,10 +18,10 @@ def page(session: Session) -> int:
     from marin_dag.cli.page_server import HOST, PageServer  # slow to import
     from marin_dag.cli.watched import Watched
 
-    graph = session.plan().graph  # raises errors of the store or the recipe before there is a page
-    watched, port = Watched(session.pipeline, graph, session.store), session.parsed.port
+    plan = session.plan()  # raises errors of the store or the recipe before there is a page
+    watched, port = Watched(session.pipeline, plan, session.store), session.parsed.port
     make_content = session.options.page_content
-    content = PageContent() if make_content is None else make_content(session, graph)
+    content = PageContent() if make_content is None else make_content(session, plan.graph)
     try:
         server = PageServer(watched, port, content)
     except OSError as error:
@@ -26,8 +30,15 @@ def page(session: Session) -> int:
         print(f"page       {server.address}")
         print(f"elsewhere  ssh -N -L {server.server_port}:{HOST}:{server.server_port} HOST, then the same address")
         print("Ctrl-C closes the page; runs continue", flush=True)
+        # Before a browser asks for them; it is the page that shows an error of the store.
+        threading.Thread(target=_read_values, args=(content,), daemon=True).start()
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print("the page is closed; runs continue")
     return NOTHING_WOULD_RUN
+
+
+def _read_values(content: PageContent) -> None:
+    with contextlib.suppress(StoreError, OSError):
+        content.values(None, None)

@@ -8,13 +8,14 @@ address works once, and its scripts run in a sandbox that reaches nothing of the
 import base64
 import hashlib
 import hmac
+import html
 import json
 import math
 import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +25,7 @@ from urllib.parse import parse_qs
 from marin_dag.cli.page_content import PageContent
 from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
+from marin_dag.graph.step import Step
 from marin_dag.store.redact import redact_document
 from marin_dag.store.store import StoreError
 
@@ -63,7 +65,11 @@ class Tickets:
         return name if time.monotonic() - made < TICKET_SECONDS else None
 
 
-def whole_page(content: PageContent) -> tuple[bytes, str]:
+def whole_page(pipeline: str, steps: Iterable[Step[Any]], content: PageContent) -> tuple[bytes, str]:
+    """Return the page and its content security policy.
+
+    Clients without the key get it too, so it has names of the recipe and no data of a run: the graph without states.
+    """
     scripts = [*content.scripts, SCRIPT.read_text(encoding="utf-8")]
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
@@ -71,6 +77,8 @@ def whole_page(content: PageContent) -> tuple[bytes, str]:
     page = PAGE.read_text(encoding="utf-8")
     for place, part in (
         ("/*STYLE*/", content.style),
+        ("<!--PIPELINE-->", html.escape(pipeline)),
+        ("<!--GRAPH-->", "".join(_lanes(steps))),
         ("<!--CONTENT-->", content.markup),
         ("<!--SCRIPTS-->", "".join(f"<script>{script}</script>" for script in scripts)),
     ):
@@ -78,6 +86,16 @@ def whole_page(content: PageContent) -> tuple[bytes, str]:
         page = before + part + after
     policy = f"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src {hashes}"
     return page.encode(), f"{policy}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+def _lanes(steps: Iterable[Step[Any]]) -> Iterator[str]:
+    """Yield the lanes of the graph as page.js makes them: the steps of one source or phase side by side."""
+    lanes: dict[str, list[str]] = {}
+    for step in steps:
+        chip = f'<button type="button" class="step">{html.escape(step.kind.name)}</button>'
+        lanes.setdefault(step.name.partition("/")[2] or step.name, []).append(chip)
+    for name, chips in lanes.items():
+        yield f'<div class="lane"><span>{html.escape(name)}</span><div>{"".join(chips)}</div></div>'
 
 
 class PageServer(ThreadingHTTPServer):
@@ -89,7 +107,7 @@ class PageServer(ThreadingHTTPServer):
         # Hexadecimal: nothing in it looks like a secret, so it is printed whole.
         self.key = secrets.token_hex(KEY_BYTES)
         self.watched, self.content, self.tickets = watched, content or PageContent(), Tickets()
-        self.page = whole_page(self.content)
+        self.page = whole_page(watched.pipeline, watched.steps, self.content)
         super().__init__((HOST, port), _Handler)
 
     @property
@@ -108,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = SILENT_SECONDS
 
     def do_GET(self) -> None:
-        """Send the page, which holds no data, or its data to a client with the key."""
+        """Send the page, which holds no data of a run, or these data to a client with the key."""
         path, _, words = self.path.partition("?")
         query = {name: values[-1] for name, values in parse_qs(words).items()}
         answers: dict[str, Callable[[], dict[str, Any]]] = {

@@ -23,7 +23,7 @@ exit codes: 0 everything is done (with --dry-run: nothing would run), 1 somethin
 """
 
 
-def _number(
+def number(
     what: str, *, least: float, most: float = math.inf, kind: type[int] | type[float] = float
 ) -> Callable[[str], float]:
     """Return a type for argparse that refuses a number outside these limits."""
@@ -55,7 +55,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--detach": {**_FLAG, "help": "hand the run to the cluster of RAY_ADDRESS and return"},
     "--copy-to": {"metavar": _PLACE, "help": "also copy what the run commits to this prefix"},
     "--notice": {
-        "type": _number("a duration; give seconds, such as 600", least=0.001),
+        "type": number("a duration; give seconds, such as 600", least=0.001),
         "metavar": "SECONDS",
         "help": "time between the scheduler's warning and its kill, for a last save",
     },
@@ -72,7 +72,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--now": {**_FLAG, "help": "cancel running steps, as a second stop does"},
     "--at": {"type": int, "metavar": "N", "help": "the milestone to publish"},
     "--port": {
-        "type": _number("a port; give a number up to 65535, or 0 for any free one", least=0, most=65535, kind=int),
+        "type": number("a port; give a number up to 65535, or 0 for any free one", least=0, most=65535, kind=int),
         "default": 8790,
         "metavar": "N",
         "help": "port of this machine (default 8790; 0: any free one)",
@@ -80,7 +80,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--unpin": {**_FLAG, "help": "remove the pin"},
     "--yes": {**_FLAG, "help": "delete it"},
     "--older-than-days": {
-        "type": _number("a number of days; use one of 0 or more", least=0),
+        "type": number("a number of days; use one of 0 or more", least=0),
         "default": 7.0,
         "metavar": "DAYS",
         "help": "keep what is younger (default 7)",
@@ -165,8 +165,8 @@ def make_parsers(options: PipelineOptions, commands: Mapping[str, Command]) -> d
 def _declare(parser: Parser, command: Command) -> None:
     for name in command.options:
         parser.add_argument(name, **OPTIONS[name])
-    if command.add_arguments is not None:
-        command.add_arguments(parser)
+    for name, settings in command.own.items():
+        parser.add_argument(name, **settings)
 
 
 def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Mapping[str, Command]) -> Call | str:

@@ -211,8 +211,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     _print_warnings(run.warned, session.store)
     is_whole = code == 0 and not plan.blocked and not run.was_interrupted
     if is_whole:
-        if run.warned:  # without a heading the results would read as further warnings
-            print("Results:")
+        print("\nResults:")
         _print_results(session, plan, seconds)
     _after_run(session, plan)
     if is_whole or run.was_interrupted:
@@ -251,7 +250,7 @@ def _after_run(session: Session, plan: Plan) -> None:
 def _print_warnings(warned: Mapping[str, Record], store: Store) -> None:
     """Print the warnings about the outputs that a run made; while it ran they passed among many lines."""
     if warned:
-        print("Warnings about outputs; plans repeat them:")
+        print("\nWarnings about outputs; plans repeat them:")
     for name, record in warned.items():
         for warning in record.warnings:
             first, *others = warning.lines(store.url(record.output_path))

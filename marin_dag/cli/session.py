@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import sys
+import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,10 +83,10 @@ class Command(NamedTuple):
     min_names: int = 0
     """The least and the largest number of names."""
     max_names: int = 0
-    add_arguments: Callable[[Any], None] | None = None
-    """Declares options that `parser.OPTIONS` lacks: those of a pipeline's command."""
     options: tuple[str, ...] = ()
-    """The options that the command takes: names in `parser.OPTIONS`."""
+    """The options of the engine that the command takes: names in `parser.OPTIONS`."""
+    own: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
+    """The other options that the command takes, each with its settings for argparse."""
 
     def check(self, names: Sequence[str]) -> None:
         usage = f"{program()} {self.name} {self.usage}".rstrip()
@@ -97,19 +98,22 @@ class Command(NamedTuple):
 
 
 def command(
-    usage: str, help: str, *options: str, add_arguments: Callable[[Any], None] | None = None
+    usage: str, help: str, *options: str, own: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Callable[[Callable[["Session"], int]], Command]:
     """Return a decorator that makes a function the command that `usage` describes.
 
-    `usage` is the word and its names, such as "diff A [B]" or "ls [GLOB...]"; `options` hold names in `parser.OPTIONS`,
-    separated by spaces. `add_arguments` declares further options.
+    Args:
+        usage: the word and its names, such as "diff A [B]" or "ls [GLOB...]".
+        help: one line about it.
+        options: names in `parser.OPTIONS`, separated by spaces.
+        own: further options, each with its settings for argparse.
     """
     word, _, rest = usage.partition(" ")
     names = list(itertools.takewhile(lambda each: not each.startswith(("-", "[-")), rest.split()))
     least = sum(not each.startswith("[") for each in names)
     most = ANY_NUMBER if any("..." in each for each in names) else len(names)
     words = tuple(" ".join(options).split())
-    return lambda run: Command(word, rest, help, run, least, most, add_arguments, words)
+    return lambda run: Command(word, rest, help, run, least, most, words, own or {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,14 @@
 """Watched: the steps of one graph on one store, as data for the page of page_server.py."""
 
 import datetime
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from marin_dag.cli.outputs import newest_log
+from marin_dag.cli.polled import Polled
 from marin_dag.cli.tell import Sent, actions_of, send_request
-from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.lease import Held, Leases
 from marin_dag.ledger.requests import PUBLISH, Request, Requests
@@ -17,13 +16,11 @@ from marin_dag.plan.plan import Plan, make_plan
 from marin_dag.plan.planned import PlannedStep, Verdict
 from marin_dag.plan.reasons import render_all
 from marin_dag.run.live import Pace, figures_of
-from marin_dag.store.store import Store, StoreError
+from marin_dag.store.store import Store
 
 SCHEMA = "marin_dag.page/3"
 PLAN_SECONDS = 30.0
 """A plan costs more than the list of running steps. It is made again when that list changes, or after this time."""
-LOOK_SECONDS = 4.0
-"""The store is read this often, however many pages are open; drivers report progress every ten seconds."""
 SHOWN_REQUESTS, SHOWN_WAITING, SHOWN_STEPS = 20, 50, 2_000
 LOG_BYTES = 64 * 1024
 """The end of a log that is shown."""
@@ -33,17 +30,13 @@ WAITING = frozenset({Verdict.FAILED, Verdict.BLOCKED, Verdict.DRIFTED})
 class Watched:
     """The steps of one graph on one store; safe for the threads of a server."""
 
-    def __init__(self, pipeline: str, graph: Graph, store: Store) -> None:
-        self._pipeline, self._graph, self._store = pipeline, graph, store
-        self._lock = threading.Lock()
-        self._looked = self._planned = -PLAN_SECONDS
-        self._is_outdated = True
-        """Whether a request was made since the last look began."""
-        self._document: dict[str, Any] = {}
-        self._failure: StoreError | OSError | None = None
-        """The error of the last look."""
-        self._plan: Plan | None = None
-        self._leases: Mapping[str, Held] = {}
+    def __init__(self, pipeline: str, plan: Plan, store: Store) -> None:
+        self.pipeline, self.steps = pipeline, plan.graph.steps[:SHOWN_STEPS]
+        self._graph, self._store = plan.graph, store
+        self._polled = Polled(lambda: self._look())
+        self._plan, self._planned = plan, time.monotonic()
+        self._leases: Mapping[str, Held] | None = None
+        """Those of the last look."""
         self._paces: dict[tuple[str, int], Pace] = {}
         """Paces by digest and epoch: each attempt has its own."""
         self._requests: dict[str, Request] = {}
@@ -51,29 +44,19 @@ class Watched:
         self._replies: dict[str, dict[str, Any] | None] = {}
 
     def document(self) -> dict[str, Any]:
-        """Return the data of the page, as JSON, read from the store at most every `LOOK_SECONDS`."""
-        with self._lock:
-            if self._is_outdated or time.monotonic() - self._looked >= LOOK_SECONDS:
-                self._is_outdated = False  # before the look, which may miss a request that comes meanwhile
-                try:
-                    self._document, self._failure = self._look(), None
-                except (StoreError, OSError) as error:
-                    self._failure = error  # for all waiting threads; otherwise each would wait for the store in turn
-                self._looked = time.monotonic()
-            if self._failure is not None:
-                raise self._failure
-            return self._document
+        """Return the data of the page, as JSON."""
+        return self._polled.get()
 
     def tell(self, name: str, word: str, *, at: int | None, reason: str) -> Sent:
         """Send a request, as the command `tell` does; raise its errors."""
         sent = send_request(self._store, self._graph, self._graph.step(name), word, at=at, reason=reason)
-        self._is_outdated = True  # without the lock: a look that hangs would delay the reply
+        self._polled.outdate()
         return sent
 
     def log(self, name: str) -> str:
         """Return the end of the log of the newest attempt; "" where there is none yet."""
         step = self._graph.step(name)
-        held = self._leases.get(step.digest)  # its log lies under the name by which it runs
+        held = (self._leases or {}).get(step.digest)  # its log lies under the name by which it runs
         newest = newest_log(self._store, (held and held.holder.name) or step.name, step.digest)
         if newest is None:
             return ""
@@ -84,7 +67,8 @@ class Watched:
         alive, _ = Leases(self._store).running_and_silent()  # by our clock, as in a plan: a look writes nothing
         running = {digest: held for digest, held in alive.items() if not held.holder.does}
         now = time.monotonic()
-        if self._plan is None or running.keys() != self._leases.keys() or now - self._planned >= PLAN_SECONDS:
+        is_other = self._leases is not None and running.keys() != self._leases.keys()
+        if is_other or now - self._planned >= PLAN_SECONDS:
             self._plan, self._planned = make_plan(self._graph, self._store), now
         self._leases = running
         epochs = [(digest, held.epoch) for digest, held in running.items()]
@@ -97,7 +81,7 @@ class Watched:
         waiting = [planned for planned in self._plan.steps if planned.verdict in WAITING]
         return {
             "schema": SCHEMA,
-            "pipeline": self._pipeline,
+            "pipeline": self.pipeline,
             "prefix": self._store.prefix,
             "looked": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "verdicts": {str(verdict): verdicts[verdict] for verdict in Verdict if verdicts[verdict]},

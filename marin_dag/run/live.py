@@ -1,8 +1,10 @@
 """Displays: one line for each event of a driver; on a terminal also a table of the steps that run or are queued."""
 
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,6 +15,8 @@ from marin_dag.ledger.progress import Progress
 from marin_dag.run.frontier import ENDED
 
 PROGRESS_LINE_SECONDS = 15.0
+SHORT_SECONDS = 2.0
+"""A log has one line for a step that ends sooner, and a line for the start of any other."""
 BAR_CELLS, NARROW_BAR_CELLS, ROOMY_COLUMNS = 20, 6, 130
 
 
@@ -41,6 +45,15 @@ class Pace:
         return (progress.total - progress.done) * elapsed / done
 
 
+class Start(NamedTuple):
+    """The start of an attempt at a step."""
+
+    moment: float
+    clock: str
+    detail: str
+    is_shown: bool = False
+
+
 class LineDisplay:
     """Display for logs and pipes; a context manager, entered while the driver runs."""
 
@@ -51,12 +64,21 @@ class LineDisplay:
         """Reasons to wait or to be blocked: each is shown once, because there may be thousands of steps."""
         self._last_line: dict[str, float] = {}
         self._paces: dict[str, Pace] = {}
+        self._starts: dict[str, Start] = {}
+        """Starts of the running steps."""
+        self._lock = threading.Lock()
+        """Guards the starts."""
+        self._has_ended = threading.Event()
+        self._watch = threading.Thread(target=self._watch_starts, daemon=True)
 
     def __enter__(self) -> object:
+        self._watch.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         """Show nothing more; a table stays as it is."""
+        self._has_ended.set()
+        self._watch.join()
 
     def begin(self, names: Sequence[str]) -> None:
         """Take the names of the steps that are to run."""
@@ -71,25 +93,47 @@ class LineDisplay:
         self._print(self._errors, text)
 
     def event(self, name: str, what: str, detail: str) -> None:
-        if what == "started":
-            self._paces[name] = Pace()
+        """Print a line, but for the start of a step only if the step does not end within `SHORT_SECONDS`."""
+        with self._lock:
+            start = self._starts.pop(name, None)
+            if what == "started":
+                self._paces[name] = Pace()
+                self._starts[name] = Start(time.monotonic(), time.strftime("%H:%M:%S"), detail)
+                return
         if what in ("queued", "blocked"):
             if detail in self._shown:
                 return
             self._shown.add(detail)
-        self._done += what == "done"
-        of_all = f" ({self._done}/{self._total})" if what == "done" else ""
+        of_all = ""
+        if what == "done":
+            self._done += 1
+            of_all = f" ({self._done}/{self._total})"
+            detail = ", ".join(filter(None, (took(time.monotonic() - start.moment) if start else "", detail)))
         self._line(name, f"{what}{of_all}", detail)
+
+    def show_starts(self) -> None:
+        """Print a line for each step that has run for `SHORT_SECONDS` and has no line yet."""
+        with self._lock:
+            now = time.monotonic()
+            for name, start in self._starts.items():
+                if not start.is_shown and now - start.moment >= SHORT_SECONDS:
+                    self._starts[name] = start._replace(is_shown=True)
+                    self._line(name, "started", start.detail, clock=start.clock)
+
+    def _watch_starts(self) -> None:
+        while not self._has_ended.wait(SHORT_SECONDS / 4):
+            self.show_starts()
 
     def progress(self, name: str, progress: Progress) -> None:
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
-        if now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS:
+        is_due = now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS
+        if is_due and progress.done < progress.total:  # a line for the end follows
             self._last_line[name] = now
             self._line(name, "running", figures_of(progress, left))
 
-    def _line(self, name: str, what: str, detail: str) -> None:
-        text = f"{time.strftime('%H:%M:%S')}  {name}  {what}{':  ' if detail else ''}{detail}"
+    def _line(self, name: str, what: str, detail: str, *, clock: str = "") -> None:
+        text = f"{clock or time.strftime('%H:%M:%S')}  {name}  {what}{':  ' if detail else ''}{detail}"
         self._print(self._errors if what == "failed" else self._console, text)
 
     def _print(self, console: Console, text: str) -> None:
@@ -118,17 +162,15 @@ class TableDisplay(LineDisplay):
 
     def event(self, name: str, what: str, detail: str) -> None:
         """See LineDisplay. The table shows what has started and what is queued."""
-        started, _ = self._running.pop(name, (time.monotonic(), ""))
+        self._running.pop(name, None)
         self._queued.pop(name, None)
         self._num_ended += what in ENDED
-        if what == "started":
-            self._paces[name] = Pace()
-            self._running[name] = time.monotonic(), ""
-        elif what == "queued":
+        if what == "queued":
             self._queued[name] = detail
-        else:
-            took = duration(time.monotonic() - started) if what == "done" else ""
-            super().event(name, what, detail or took)
+            return
+        if what == "started":
+            self._running[name] = time.monotonic(), ""
+        super().event(name, what, detail)
 
     def progress(self, name: str, progress: Progress) -> None:
         now = time.monotonic()
@@ -179,6 +221,11 @@ def figures_of(progress: Progress, seconds_left: float | None) -> str:
 
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def took(seconds: float) -> str:
+    """Return `0.3 s`, and from ten seconds on the text of `duration`."""
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
 
 
 def duration(seconds: float) -> str:

@@ -31,9 +31,9 @@ class Ended:
     errors: str
 
     @property
-    def started(self) -> list[str]:
-        """Steps in the order in which their attempts began."""
-        return re.findall(r"^\S+  (\S+)  started", self.output, re.MULTILINE)
+    def ran(self) -> list[str]:
+        """Steps that this driver ran, in the order in which they ended: only these have a duration."""
+        return re.findall(r"^\S+  (\S+)  done \(\d+/\d+\):  [\d.]+ (?:s|min|h)\b", self.output, re.MULTILINE)
 
 
 class Driver:

@@ -40,7 +40,7 @@ KINDS = {
 def test_killed_in_a_step_of_each_form_the_same_command_completes_with_the_same_bytes(
     empty: Driver, reference: Reference, graph: Graph
 ):
-    names = reversed(reference.ended.started)
+    names = reversed(reference.ended.ran)
     first_of_kind = {graph.step(name).kind.name: name for name in names}
     assert KINDS.keys() < first_of_kind.keys()
     for kind in KINDS:

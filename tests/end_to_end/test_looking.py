@@ -93,12 +93,12 @@ def test_the_rows_that_the_page_shows_are_those_of_the_step(graph: Graph, store:
     batches = LiveBatches(session, [phase])
     step = graph.step(LAST).config.until_step - 1
     found = batches.data({"phase": LAST, "tokens": str(round(phase.tokens_at(step)))})
-    assert (found["step"], found["isRecorded"]) == (step, True)
+    assert (found["step"], found["is_recorded"]) == (step, True)
     config = graph.step(LAST).config
     assert sum(each["rows"] for each in found["sources"]) == config.global_batch_size
     for row in found["rows"]:
         assert sum(each["tokens"] for each in row["documents"]) == config.sequence_length
-        assert all(each["id"] != "unknown document" and each["text"] for each in row["documents"])
+        assert all(each["document"] and each["text"] for each in row["documents"])
 
 
 def test_batch_shows_rows_and_their_losses_by_the_weights_before_the_step(

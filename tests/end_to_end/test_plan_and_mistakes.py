@@ -154,7 +154,7 @@ def test_bad_files_fail_their_own_sources_and_only_those_run_after_the_fix(tmp_p
         write_corpus(corpus / f"{name}.jsonl.gz", [f"{GOOD} {name}"])
     second = own_corpus(tmp_path, sources)
     assert second.code == 0, second.output
-    assert set(second.started) == {f"{step}/{name}" for step in ("download", "extract") for name in BAD_FILES}
+    assert set(second.ran) == {f"{step}/{name}" for step in ("download", "extract") for name in BAD_FILES}
 
 
 def test_a_wrong_checksum_shows_both_and_keeps_no_file(tmp_path: Path):

@@ -41,7 +41,7 @@ def metrics_of(prefix: Path, step: Step[Any]) -> list[dict[str, Any]]:
 
 def test_the_whole_run_makes_each_output_once_and_shows_where_the_results_are(reference: Reference, graph: Graph):
     assert set(reference.committed) == {step.key for step in graph.steps}
-    assert len(reference.ended.started) == len(set(reference.ended.started)) == len(reference.committed)
+    assert len(reference.ended.ran) == len(set(reference.ended.ran)) == len(reference.committed)
     assert {step.kind.name for step in graph.steps} == {
         "download", "extract", "filter_documents", "dedup", "evaluation_items", "decontaminate", "train_tokenizer",
         "tokenize", "train_phase", "ema_eval", "sample", "hf_export", "lm_eval", "report",
@@ -121,7 +121,7 @@ def test_the_second_run_says_that_there_is_nothing_to_do_and_starts_nothing(fini
     again = finished()
     assert again.code == 0
     assert again.output.startswith("nothing to do: 74 steps, all done\n")
-    assert again.started == []
+    assert again.ran == []
     assert "report: " in again.output
     assert tree(finished.prefix) == before
 
@@ -142,8 +142,8 @@ def test_one_changed_number_runs_its_phase_and_what_follows_and_touches_nothing_
     before = tree(finished.prefix)
     changed = finished(*change)
     assert changed.code == 0, changed.output
-    assert set(changed.started) == expected
-    assert len(changed.started) == len(expected)
+    assert set(changed.ran) == expected
+    assert len(changed.ran) == len(expected)
     now = committed(finished.prefix)
     assert len(now) == len(reference.committed) + len(expected)
     assert differing({key: now[key] for key in reference.committed}, reference.committed) == []
@@ -154,7 +154,7 @@ def test_one_changed_number_runs_its_phase_and_what_follows_and_touches_nothing_
     assert {records.get(key).name for key in now.keys() - reference.committed.keys()} == expected
 
     back = finished()
-    assert (back.code, back.started) == (0, [])
+    assert (back.code, back.ran) == (0, [])
 
 
 def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_once(finished: Driver, graph: Graph):
@@ -164,7 +164,7 @@ def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_
     assert "continues from step 27 to 29" in plan.output
     extended = finished(*later)
     assert extended.code == 0, extended.output
-    assert extended.started == ["deeper_starling"]
+    assert extended.ran == ["deeper_starling"]
 
     short = graph.step("deeper_starling")
     long = dataclasses.replace(short, config=short.config.model_copy(update={"until_step": 29}))
@@ -177,7 +177,7 @@ def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_
     assert rows[:27] == metrics_of(finished.prefix, short)
 
     back = finished("--until", "deeper_starling")
-    assert (back.code, back.started) == (0, [])
+    assert (back.code, back.ran) == (0, [])
     assert "nothing to do" in back.output
 
 
@@ -193,9 +193,9 @@ def test_a_branch_is_planned_run_and_evaluated_alone_and_dropped(finished: Drive
     assert "78 steps: 74 done, 4 missing. 4 would run." in plan.output
     branch = finished("--until", "ema_eval/my-spoonbill")
     assert branch.code == 0, branch.output
-    assert branch.started == ["my-spoonbill", "ema_eval/my-spoonbill"]
+    assert branch.ran == ["my-spoonbill", "ema_eval/my-spoonbill"]
     compared = finished()
-    assert compared.started == ["sample/my-spoonbill", "report/forks"]
+    assert compared.ran == ["sample/my-spoonbill", "report/forks"]
     page = re.search(r"report/forks: (/\S+)", compared.output)
     assert page and "z_loss: 1e-4" in (shown := Path(page[1]).read_text()) and "the head?" in shown
     assert "report/forks" not in branch.output, "there is no report yet"

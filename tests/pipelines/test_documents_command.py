@@ -22,6 +22,7 @@ from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
+from marin_dag.plan.plan import make_plan
 from marin_dag.run.driver import Run
 from marin_dag.run.live import LineDisplay
 from marin_dag.run.local.backend import LocalBackend
@@ -96,7 +97,7 @@ def opened(prefix, name):
 
 def command(*words, prefix):
     argv = ["documents", *words, "--prefix", prefix]
-    return main(build, name="texts", commands=(documents_command.COMMAND,), argv=argv)
+    return main(build, name="texts", commands=(documents_command.documents,), argv=argv)
 
 
 def output(prefix, name):
@@ -368,7 +369,7 @@ def test_a_damaged_shard_is_an_error_that_names_it(tmp_path):
 def test_the_page_of_a_run_browses_documents(prefix, width=390):
     graph, store = Graph(build()), open_store(prefix)
     content = RunPage(SimpleNamespace(store=store, pipeline="texts"), graph)
-    with browser.run_page(Watched("texts", graph, store), content, width=width) as shown:
+    with browser.run_page(Watched("texts", make_plan(graph, store), store), content, width=width) as shown:
         shown.locator("select[name=step]").select_option("filter")
         shown.locator("#sample").wait_for(timeout=60_000)
         assert shown.locator("#list-kept article").count() == 5

@@ -10,15 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from marin_dag.cli import polled
 from marin_dag.cli.watched import Watched
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
-from pipelines import live_batches, run_curves, run_page, tootsie
+from marin_dag.plan.plan import make_plan
+from pipelines import live_batches, run_curves, tootsie
 from pipelines.corpus import laptop_corpus
 from pipelines.run_curves import LoggedPhase
 from pipelines.run_page import RunPage
 from pipelines.scales import LAPTOP
-from pipelines.trained_batch import Row
+from pipelines.trained_batch import Row, TrainedBatch
 from runtime.data.cache import CacheError
 from runtime.data.order import LoaderError
 from runtime.report.curve_plots import ANSWERS, BITS, GRADIENT, LOSS, MOST_POINTS, SPEED, Line, line_panels, thinned
@@ -72,14 +74,14 @@ def graph():
 def session(tmp_path, monkeypatch):
     """Return the session of a call of `page`, caught before it serves."""
     found = []
-    monkeypatch.setattr(run_page, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(polled, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(
         "marin_dag.cli.page_server.PageServer.__init__", lambda *_: (_ for _ in ()).throw(UserError("x"))
     )
     monkeypatch.setattr("pipelines.run_page.RunPage.__init__", lambda self, session, graph: found.append(session))
     tootsie.main(["page", "--prefix", str(tmp_path)])
     monkeypatch.undo()
-    monkeypatch.setattr(run_page, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(polled, "POLL_SECONDS", 0.0)
     return found[0]
 
 
@@ -145,7 +147,10 @@ def batches(monkeypatch):
             return [Row(at, sources[at], 1, letters, np.array([0, 0, 0, 1]), [f"{at}#<b>", None]) for at in places]
 
         sources = ["web", "web", "math", "math"]
-        return SimpleNamespace(is_recorded=step < 25, sources=sources, losses={"math": 7.8, "web": math.nan}, rows=rows)
+        losses = {"math": 7.8, "web": math.nan}
+        found = SimpleNamespace(step=step, is_recorded=step < 25, sources=sources, losses=losses, rows=rows)
+        found.data = lambda: TrainedBatch.data(found)
+        return found
 
     tokenizer = SimpleNamespace(get_vocab_size=lambda: 128)
     monkeypatch.setattr(live_batches, "find_batch", find_batch)
@@ -160,8 +165,8 @@ def test_an_alarm_and_a_point_of_a_curve_show_the_rows_of_their_training_step(se
     found = page.data({"phase": alarm["name"], "step": str(alarm["step"])})
     assert (found["step"], [row["row"] for row in found["rows"]]) == (15, [2, 0, 3, 1]), "the odd row is the first"
     assert [(row.get("loss"), row.get("others")) for row in found["rows"][:2]] == [(11.67, 3.94), (None, None)]
-    documents = [{"id": "2#<b>", "tokens": 3, "text": "abc"}, {"id": "unknown document", "tokens": 1, "text": "d"}]
-    assert found["rows"][0]["documents"] == documents and found["isRecorded"]
+    documents = [{"document": "2#<b>", "tokens": 3, "text": "abc"}, {"document": None, "tokens": 1, "text": "d"}]
+    assert found["rows"][0]["documents"] == documents and found["is_recorded"]
     assert found["sources"] == [{"name": "math", "rows": 2, "loss": 7.8}, {"name": "web", "rows": 2, "loss": None}]
     assert "batch kestrel@15 --heat" in found["command"]
     of_web = page.data({"phase": "kestrel", "tokens": str(round(alarm["at"])), "source": "web"})
@@ -262,14 +267,14 @@ def test_equal_views_are_read_and_drawn_once_and_unchanged_logs_are_not_read_aga
     session, graph, trained, monkeypatch
 ):
     looks, page = [], RunPage(session, graph)
-    monkeypatch.setattr(run_page, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(polled, "POLL_SECONDS", 60.0)
     monkeypatch.setattr(LoggedPhase, "refresh", lambda self: looks.append(self.name))
     with ThreadPoolExecutor(10) as viewers:
         seen = [*viewers.map(lambda _: page.values(None, None), range(10))]
     assert all(values is seen[0] for values in seen), "ten viewers are one"
     assert len(looks) == len(set(looks)) > 0
     monkeypatch.undo()
-    monkeypatch.setattr(run_page, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(polled, "POLL_SECONDS", 0.0)
     page.values(None, None)
     monkeypatch.setattr(run_curves, "_kept", lambda *_: pytest.fail("no log has grown"))
     page.values(None, None)
@@ -329,7 +334,7 @@ EMA_POINT = """() => {
 def test_the_page_shows_curves_steps_and_views_in_a_browser(session, graph, trained, batches, width, tmp_path):
     measured = validation(10, 4.0) | {"mean_bits_per_byte": {"hot": 4.0, "averaged": 6.0}}
     log(tmp_path, graph.step("phoenix").digest, "1.jsonl", begin(0), measured)
-    watched = Watched("tootsie", graph, session.store)
+    watched = Watched("tootsie", make_plan(graph, session.store), session.store)
     with browser.run_page(watched, RunPage(session, graph), width=width) as shown:
         shown.locator("#graph .step").first.wait_for(timeout=60_000)
         canvas = shown.locator("figure .bk-Canvas").first
@@ -376,7 +381,7 @@ def test_a_run_of_1_400_000_updates_is_zoomed_in_a_browser_and_keeps_its_extreme
     monkeypatch.setattr(LoggedPhase, "lines", lambda self: [line] if self.name == "kestrel" else [])
     drawn = "Bokeh.documents[0].roots()[0].renderers[0].data_source.data.get('y')"
     pause = "new Promise(done => { const since = Date.now(); setTimeout(() => done(Date.now() - since)) })"
-    watched = Watched("tootsie", graph, session.store)
+    watched = Watched("tootsie", make_plan(graph, session.store), session.store)
     with browser.run_page(watched, RunPage(session, graph)) as shown:
         sizes = []
         shown.on(

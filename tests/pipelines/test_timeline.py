@@ -161,7 +161,7 @@ def test_infinity_is_written_in_the_form_that_a_config_takes(steps):
     assert text == "Infinity" and never.fork("again", checkpoint_every_seconds=text).config == never.config
 
 
-@pytest.mark.parametrize("arguments", [["phenix"], ["phoenix", "--plot", "x.html"], ["--json", "--plot", "x.html"]])
+@pytest.mark.parametrize("arguments", [["phenix"], ["phoenix", "--page", "x.html"]])
 def test_a_wrong_call_is_refused(arguments, tmp_path, capsys):
     assert timeline(*arguments, "--prefix", str(tmp_path / "runs")) == 1
     shown = capsys.readouterr()

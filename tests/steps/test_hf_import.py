@@ -25,7 +25,7 @@ from marin_dag.graph.step import Step
 from marin_dag.plan.config_checks import check_configs
 from marin_dag.store.prefix import open_store
 from marin_dag.values.changes import changed, text_change
-from pipelines.sample_command import COMMAND
+from pipelines.sample_command import write_texts
 from runtime.data.sampler import DataPosition
 from runtime.evaluation.item_scores import ITEM_SCORES
 from runtime.evaluation.suites import TaskSpec
@@ -559,13 +559,13 @@ def test_imported_weights_write_the_text_of_their_folder(tmp_path, run_alone, ca
         json=True, chat=is_chat, chat_template=None,
     )  # fmt: skip
     session = types.SimpleNamespace(parsed=parsed, step="import", store=store, graph=lambda: graph)
-    assert COMMAND.run(session) == 0
+    assert write_texts.run(session) == 0
     (text,) = json.loads(capsys.readouterr().out)["texts"]
     if is_chat:
         files = {file.name: file.path for file in made["download"].result.files}
         Path(made["download"].join(files["tokenizer_config.json"])).write_bytes(b"\xff")
         with expect_error(UserError):
-            COMMAND.run(session)
+            write_texts.run(session)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     message = [{"role": "user", "content": "the"}]
     ids = theirs.apply_chat_template(message, return_dict=False) if is_chat else theirs.encode("the")

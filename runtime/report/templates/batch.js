@@ -15,11 +15,11 @@ put(card,'div','row '+each.row+' · '+each.source+', pass '+each.pass);
 if('loss' in each)
 put(card,'div','stands out: '+nats(each.loss)+' nats a token, the other rows '+nats(each.others),'reason');
 each.documents.forEach(one=>{
-put(card,'div',one.id+', '+one.tokens.toLocaleString('en')+' tokens');put(card,'pre',one.text)})}
+put(card,'div',(one.document??'unknown document')+', '+one.tokens.toLocaleString('en')+' tokens');put(card,'pre',one.text)})}
 function showBatch(found){
 const number=found.sources.reduce((sum,each)=>sum+each.rows,0);
 note('Step '+found.step.toLocaleString('en')+' of '+found.phase+': '+number.toLocaleString('en')+' rows'+
-(found.isRecorded?'':', not recorded yet: as the run will draw them')+', of which '+found.rows.length+' are shown.');
+(found.is_recorded?'':', not recorded yet: as the run will draw them')+', of which '+found.rows.length+' are shown.');
 found.sources.forEach(each=>{
 const button=put(get('batch-sources'),'button',each.name+': '+each.rows.toLocaleString('en')+', loss '+nats(each.loss));
 button.type='button';

@@ -76,7 +76,7 @@ def test_warnings_about_outputs_end_a_run_and_stand_in_each_plan(
     lines = capsys.readouterr().out.splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith("Warnings about outputs"))
     check_message("\n".join(lines[first : first + 5]))
-    assert lines[first + 5] == "Results:" and lines[first + 6].startswith("  filter: "), lines
+    assert lines[first + 5 : first + 7] == ["", "Results:"] and lines[first + 7].startswith("  filter: "), lines
     assert main(build, name="toy", argv=[*arguments, "--dry-run"]) == 0
     check_message(capsys.readouterr().out.splitlines()[0])
     assert main(build, name="toy", argv=["show", "filter", *arguments]) == 0

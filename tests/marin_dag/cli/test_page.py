@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from marin_dag.cli import page_server, watched
+from marin_dag.cli import page_server, polled, watched
 from marin_dag.cli.page_content import PageContent
 from marin_dag.cli.page_server import PageServer
 from marin_dag.cli.watched import Watched
@@ -53,7 +53,7 @@ class Browser:
 @pytest.fixture
 def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     """Return a recipe whose phases take requests, made up to the end of its first phase."""
-    monkeypatch.setattr(watched, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(polled, "POLL_SECONDS", 0.0)
     bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, requests=("save", "publish")')
     bench("--until", "first")
     return bench
@@ -61,7 +61,7 @@ def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
 
 @pytest.fixture
 def browser(hearing: Workbench) -> Iterator[Browser]:
-    server = PageServer(Watched("bench", hearing.plan().graph, open_store(str(hearing.prefix))), 0)
+    server = PageServer(Watched("bench", hearing.plan(), open_store(str(hearing.prefix))), 0)
     serving = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     serving.start()
     yield Browser(server)
@@ -150,7 +150,7 @@ class Content:
 
 
 def test_a_view_opens_once_in_a_sandbox_and_only_scripts_of_the_page_run(hearing: Workbench) -> None:
-    watched_ = Watched("bench", hearing.plan().graph, open_store(str(hearing.prefix)))
+    watched_ = Watched("bench", hearing.plan(), open_store(str(hearing.prefix)))
     with PageServer(watched_, 0, Content()) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         browser = Browser(server)
@@ -227,7 +227,7 @@ def test_it_shows_logs_steps_that_need_the_user_and_leases_of_other_settings(
     hearing.edit("FACTOR = 2", "FACTOR = 3")
     leases = Leases(open_store(str(hearing.prefix)))
     leases.acquire("ab" * 32, "unknown", lambda: None)
-    other = PageServer(Watched("bench", hearing.plan().graph, open_store(str(hearing.prefix))), 0)
+    other = PageServer(Watched("bench", hearing.plan(), open_store(str(hearing.prefix))), 0)
     with other:
         threading.Thread(target=other.handle_request, daemon=True).start()
         state = Browser(other)("state")[1]
@@ -248,7 +248,7 @@ def test_an_error_of_the_store_is_shown_and_the_store_is_read_again(
         raise StoreError("gs://bucket: it cannot be reached", is_transient=True)
 
     with monkeypatch.context() as broken:
-        broken.setattr(watched, "LOOK_SECONDS", 60.0)
+        broken.setattr(polled, "POLL_SECONDS", 60.0)
         broken.setattr(Leases, "running_and_silent", unreachable)
         for _ in range(2):
             assert browser("state")[0] == 503
@@ -259,7 +259,7 @@ def test_an_error_of_the_store_is_shown_and_the_store_is_read_again(
 def test_a_request_is_sent_while_a_look_hangs_and_shown_by_the_next_look(
     browser: Browser, at_work: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(polled, "POLL_SECONDS", 60.0)
     look, is_past, goes_on = Watched._look, threading.Event(), threading.Event()
 
     def hanging(self: Watched) -> dict[str, Any]:

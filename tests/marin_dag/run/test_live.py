@@ -1,13 +1,14 @@
 """Displays: what a driver shows on a terminal and in a log."""
 
 import io
+import time
 
 import pytest
 from rich.console import Console
 
 from marin_dag.ledger.progress import Progress
 from marin_dag.run import live
-from marin_dag.run.live import LineDisplay, Pace, TableDisplay, bar, display_for, duration, figures_of
+from marin_dag.run.live import LineDisplay, Pace, TableDisplay, bar, display_for, duration, figures_of, took
 from tests.catalogue import check_message
 
 
@@ -40,16 +41,37 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_log_has_one_line_for_each_event_and_counts_done_steps():
+def test_a_log_has_one_line_for_a_short_step_and_two_for_a_long_one(clock: list[float]):
     screen = Screen()
     display = LineDisplay(screen.out, screen.errors)
-    display.begin(["web", "count"])
-    display.event("web", "started", "")
-    display.event("web", "done", "")
+    display.begin(["web", "train", "count"])
+    for name, seconds in (("web", 0.3), ("train", 75)):
+        display.event(name, "started", "")
+        display.show_starts()
+        clock[0] += seconds
+        display.show_starts()
+        display.show_starts()
+        display.event(name, "done", "")
     display.event("count", "done", "by another driver")
-    lines = [line.split("  ", 1)[1] for line in screen.shown.splitlines()]
-    assert lines == ["web  started", "web  done (1/2)", "count  done (2/2):  by another driver"]
+    assert [line.split("  ", 1)[1] for line in screen.shown.splitlines()] == [
+        "web  done (1/3):  0.3 s",
+        "train  started",
+        "train  done (2/3):  75 s",
+        "count  done (3/3):  by another driver",
+    ]
     assert screen.error_lines == ""
+
+
+def test_a_log_shows_the_start_of_a_long_step_while_the_driver_waits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live, "SHORT_SECONDS", 0.02)
+    screen = Screen()
+    display = LineDisplay(screen.out, screen.errors)
+    with display:
+        display.event("train", "started", "attempt 2")
+        deadline = time.monotonic() + 60
+        while not screen.shown and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert screen.shown.split("  ", 1)[1] == "train  started:  attempt 2\n"
 
 
 def test_a_log_names_an_obstacle_and_a_wait_once():
@@ -136,7 +158,7 @@ def test_a_terminal_has_a_line_for_each_step_that_ended_or_is_retried(clock: lis
     display.event("count", "retrying", "in 2 s after ConnectionResetError: reset")
     display.event("train", "failed", "ValueError: torn")
     assert [line.split("  ", 1)[1] for line in screen.shown.splitlines()] == [
-        "web  done (1/3):  2 s",
+        "web  done (1/3):  2.0 s",
         "count  retrying:  in 2 s after ConnectionResetError: reset",
     ]
     assert screen.error_lines.splitlines()[0].endswith("train  failed:  ValueError: torn")
@@ -186,6 +208,10 @@ def test_another_unit_starts_a_new_pace():
 )
 def test_a_duration_has_a_readable_unit(seconds: float, text: str):
     assert duration(seconds) == text
+
+
+def test_a_short_step_shows_tenths_of_a_second():
+    assert [took(seconds) for seconds in (0.04, 9.94, 9.96, 150)] == ["0.0 s", "9.9 s", "10 s", "2 min"]
 
 
 def test_a_bar_never_exceeds_its_width():
