@@ -1,16 +1,17 @@
 """mix: how many tokens and epochs of each source each phase takes, before anything trains."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
+from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
 from pipelines.output import aligned, check_writable, write_page
 from pipelines.phases import fork_names, main_line_of, phase_before, phases_in, run_phases_in, wanted_phases
-from runtime.data.consumption import Consumption, PhaseSpan, consumption
+from runtime.data.consumption import MANY_EPOCHS, Consumption, PhaseSpan, consumption
 from runtime.same_fields import filled_from
 from runtime.training.restore import RESTORES_POSITION
 
@@ -51,6 +52,23 @@ def command(estimate: Estimate) -> Command:
 
     summary = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
     return Command("mix", "[PHASE]", summary, run, 0, 1, _add_arguments, ("--set",))
+
+
+def repeated_data(session: Session, plan: Plan, estimated_tokens: Mapping[str, float]) -> Iterator[str]:
+    """Yield a line of a plan for each source that the main line reads more often than is good."""
+    phases = phases_in(planned.step for planned in plan.steps)
+    if not phases:
+        return
+    last = main_line_of(run_phases_in(phases), fork_names(session))[-1]
+    mix = mix_to(phases[last], Records(session.store), estimated_tokens)
+    for finding in mix.found.findings:
+        if finding.kind == "over_epochs":
+            label = mix.labels.get(finding.source, finding.source)
+            size = f"{'~' if finding.source in mix.estimated else ''}{in_short(mix.num_tokens[finding.source])} tokens"
+            yield (
+                f"data     {label} ({size}): {finding.epochs:.2g} epochs of the main line, more than {MANY_EPOCHS:g} "
+                f"from {finding.phase} on. Lower its weight, train on fewer tokens, or add text."
+            )
 
 
 def _add_arguments(parser: Any) -> None:
