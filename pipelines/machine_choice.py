@@ -121,14 +121,18 @@ def tokens_for(hours: float, name: str, machines: Resources, *, num_sources: int
         UserError: the speed of the machines is not known, or no length fits them or the hours.
     """
     tokens = main_line_tokens(SCALES[name])
-    for _ in range(MOST_CORRECTIONS):
-        scale = placed_on(scale_at(name, tokens), machines, compiles=compiles)
-        found = time_of(scale, num_sources).hours
-        if abs(found / hours - 1) < HOURS_TOLERANCE:
-            break
-        if tokens * hours / found > LARGEST_COUNT:
-            raise UserError(f"--hours {hours:g}: more than {LARGEST_COUNT:.0e} tokens on {machines}. Use fewer hours.")
-        tokens = in_figures(tokens * hours / found)
+    modes: tuple[Compiles, ...] = ("none", compiles)  # programs are compiled at about the final length only
+    for mode in modes:
+        for _ in range(MOST_CORRECTIONS):
+            scale = placed_on(scale_at(name, tokens), machines, compiles=mode)
+            found = time_of(scale, num_sources).hours
+            if abs(found / hours - 1) < HOURS_TOLERANCE:
+                break
+            if tokens * hours / found > LARGEST_COUNT:
+                raise UserError(
+                    f"--hours {hours:g}: more than {LARGEST_COUNT:.0e} tokens on {machines}. Use fewer hours."
+                )
+            tokens = in_figures(tokens * hours / found)
     return tokens
 
 
