@@ -112,9 +112,9 @@ class Plan:
         """Return the settings that runs refuse to start with, by step: open ones, and starts outside of a run."""
         found = {name: with_fix(name, error) for name, error in self.undecided.items()}
         for planned in self.blocked:
-            found |= {
-                planned.name: str(reason) for reason in planned.reasons if isinstance(reason, MilestoneOutsideRun)
-            }
+            for reason in planned.reasons:
+                if isinstance(reason, MilestoneOutsideRun):
+                    found[planned.name] = str(reason)
         return found
 
     @functools.cached_property
