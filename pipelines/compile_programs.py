@@ -9,6 +9,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
 from runtime.cost.chips import slice_of
+from runtime.cost.expected import expected_memory
 from runtime.cost.request import CompileRequest
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.same_fields import filled_from
@@ -76,6 +77,16 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
         model_parallel=model_parallel,
         context_parallel=context_parallel,
     )
+
+
+def kind_of(request: CompileRequest) -> CompileRequest:
+    """Return a request without the batch, micro-batches and state in which programs of one kind differ."""
+    return dataclasses.replace(request, global_batch_size=1, num_microbatches=1, num_averages=0, skip_window_steps=0)
+
+
+def size_of(request: CompileRequest) -> int:
+    """Return a number that is larger for a program of the same kind which takes more memory."""
+    return expected_memory(request) if request.step == "train" else request.global_batch_size
 
 
 def slice_of_step(step: Step[Any]) -> tuple[str, int]:

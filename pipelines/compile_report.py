@@ -1,13 +1,14 @@
 """Report of --dry-run --compile: each phase's step compiled for its real machines, with memory, cost and exposed time.
 
-Of a whole plan it compiles the phases of the main line, of a selection all selected phases. Phases with equal programs
-(they differ only in arguments of the program) share one compile.
+The phases are those of the main line, or of a selection. Phases with equal programs (they differ only in arguments of
+the program) share one compile. Programs that differ in batch, micro-batches or state are of one kind: if the largest
+fits, it stands for the smaller ones, unless all are asked for.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from marin_dag.cli.session import Session
@@ -15,7 +16,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
-from pipelines.compile_programs import Kind, cures, programs_of, scoring_programs, settings
+from pipelines.compile_programs import Kind, cures, kind_of, programs_of, scoring_programs, settings, size_of
 from pipelines.output import aligned
 from pipelines.phases import fork_names, main_line_first, main_line_of, own_steps, phases_in, run_phases_in
 from runtime.cache_folder import cache_folder
@@ -35,13 +36,25 @@ ASSUMPTIONS = (
 )
 
 
+OPTIONS = ("--compile", "--compile-all")
+
+
 def add_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare --compile."""
+    """Declare `OPTIONS`."""
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="(--dry-run) compile the steps of the main line, or of the selected phases, for their TPUs or GPUs",
+        help="(--dry-run) compile the largest steps of the main line, or of the selected phases, for TPUs or GPUs",
     )
+    parser.add_argument(
+        "--compile-all", action="store_true", help="(--dry-run) compile the smaller ones and scores too"
+    )
+
+
+def check_arguments(parsed: argparse.Namespace) -> None:
+    """Raise UserError for a report of compiled programs beside a plan for programs."""
+    if parsed.json and (parsed.compile or parsed.compile_all):
+        raise UserError("--compile and --json: --compile prints a page for people. Remove one of the two options.")
 
 
 def report(session: Session, plan: Plan) -> None:
@@ -50,7 +63,8 @@ def report(session: Session, plan: Plan) -> None:
     Raises:
         UserError: no phase is selected, or one cannot be compiled.
     """
-    if not session.parsed.compile:
+    whole = session.parsed.compile_all
+    if not (session.parsed.compile or whole):
         return
     phases = phases_in(step.step for step in plan.steps)
     run_phases, forks = run_phases_in(phases), fork_names(session)
@@ -66,17 +80,15 @@ def report(session: Session, plan: Plan) -> None:
         step.config.phase.step.name: step.config for step in every if step.kind is ema_eval and step.background is None
     }
     programs = {name: programs_of(phases[name], evaluation=evaluations.get(name)) for name in names}
-    users = _users(programs, [step for step in every if plan[step.name].is_selected])
-    outcomes: dict[CompileRequest, Outcome] = {}
-    for index, request in enumerate(users):
-        outcomes[request] = outcome_with_progress(request, f"{index + 1}/{len(users)}")
-    fitting = [name for name, its in programs.items() if isinstance(outcomes[its["train"]], Compiled)]
+    users = _users(programs, [step for step in every if whole and plan[step.name].is_selected])
+    outcomes = _outcomes(users, every=whole)
+    fitting = [name for name, its in programs.items() if isinstance(_of_kind(its["train"], outcomes)[1], Compiled)]
     lines = ["", f"Compiled for machines that are not here; cached in {cache_folder(COMPILED)}."]
-    for request, of in users.items():
-        lines += ["", *_program(request, outcomes[request], of)]
-        lines += _while_training(request, outcomes[request], programs)
-        if isinstance(outcomes[request], DoesNotFit):
-            lines.append(f"  fits with       {_cure(request, of, fitting, phases)}")
+    for request, outcome in outcomes.items():
+        lines += ["", *_program(request, outcome, users[request])]
+        lines += _while_training(request, outcome, programs)
+        if isinstance(outcome, DoesNotFit):
+            lines.append(f"  fits with       {_cure(request, users[request], fitting, phases)}")
     lines += ["", *_phases(phases, programs, outcomes), "", *ASSUMPTIONS]
     if is_whole and len(names) < len(phases):
         lines.append("Side branches are compiled where they are selected, for example with --only.")
@@ -95,6 +107,30 @@ def _users(programs: Programs, selected: Sequence[Step[Any]]) -> dict[CompileReq
     for name, request in needed:
         found.setdefault(request, []).append(name)
     return found
+
+
+def _outcomes(requests: Iterable[CompileRequest], *, every: bool) -> dict[CompileRequest, Outcome]:
+    """Return the outcomes of the programs of each kind, largest first up to one that fits; with `every`, of all."""
+    kinds: dict[CompileRequest, list[CompileRequest]] = {}
+    for request in requests:
+        kinds.setdefault(kind_of(request), []).append(request)
+    waiting = [sorted(of_kind, key=size_of, reverse=True) for of_kind in kinds.values()]
+    found: dict[CompileRequest, Outcome] = {}
+    while waiting:
+        left = sum(map(len, waiting)) if every else len(waiting)
+        request = waiting[0].pop(0)
+        found[request] = outcome_with_progress(request, f"{len(found) + 1} of {len(found) + left} programs")
+        if not waiting[0] or (isinstance(found[request], Compiled) and not every):
+            waiting.pop(0)
+    return found
+
+
+def _of_kind(request: CompileRequest, outcomes: Mapping[CompileRequest, Outcome]) -> tuple[CompileRequest, Outcome]:
+    """Return a program with its outcome, or the compiled program that stands for it."""
+    if request in outcomes:
+        return request, outcomes[request]
+    found = [(other, outcome) for other, outcome in outcomes.items() if kind_of(other) == kind_of(request)]
+    return found[-1]
 
 
 def outcome_with_progress(request: CompileRequest, place: str) -> Outcome:
@@ -240,7 +276,7 @@ def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[Co
     run_phases, own = run_phases_in(phases), own_steps(phases, programs)
     total_hours, total_chip_hours, whose = 0.0, 0.0, "all"
     for name, its in programs.items():
-        run_phase, request, outcome = run_phases[name], its["train"], outcomes[its["train"]]
+        run_phase, (request, outcome) = run_phases[name], _of_kind(its["train"], outcomes)
         chips = slice_of(request.slice).num_chips * request.num_slices
         size = [name, f"{chips:,}", in_short(run_phase.end_tokens - run_phase.begin_tokens)]
         if isinstance(outcome, DoesNotFit):
@@ -248,16 +284,23 @@ def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[Co
             whose = "all that fit"
             continue
         roofline = roofline_of(request, outcome)
-        step_hours = roofline.step_seconds / REACHED_SHARE[slice_of(request.slice).generation.platform] / 3_600
+        seconds = roofline.step_seconds * its["train"].global_batch_size / request.global_batch_size
+        step_hours = seconds / REACHED_SHARE[slice_of(request.slice).generation.platform] / 3_600
         total_hours += own[name] * step_hours
         total_chip_hours += own[name] * step_hours * chips
-        speed = [f"{roofline.step_seconds:.3f}", f"{roofline.tokens_per_second:,.0f}", f"{roofline.exposed_share:.1%}"]
+        memory = f"{'' if request == its['train'] else '< '}{outcome.peak_memory_in_bytes / GIB:.2f} GiB"
+        speed = [f"{seconds:.3f}", f"{roofline.tokens_per_second:,.0f}", f"{roofline.exposed_share:.1%}"]
         hours = run_phase.steps * step_hours
-        time = [_hours(hours), _hours(hours * chips)]
-        rows.append([*size, f"{outcome.peak_memory_in_bytes / GIB:.2f} GiB", *speed, *time])
+        rows.append([*size, memory, *speed, _hours(hours), _hours(hours * chips)])
     rows.append([whose, *[""] * 6, _hours(total_hours), _hours(total_chip_hours)])
-    shared = "Updates that several names share, as stops of one run, count once in the last line."
-    return [*aligned(rows), *([shared] if any(own[name] < run_phases[name].steps for name in programs) else [])]
+    notes = []
+    if any(own[name] < run_phases[name].steps for name in programs):
+        notes.append("Updates that several names share, as stops of one run, count once in the last line.")
+    if any(its["train"] not in outcomes for its in programs.values()):
+        notes.append(
+            '"<": a smaller step, with the speed of the larger one that was compiled; --compile-all compiles it.'
+        )
+    return [*aligned(rows), *notes]
 
 
 def _hours(hours: float) -> str:

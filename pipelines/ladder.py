@@ -21,7 +21,7 @@ from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
-from pipelines import compile_report, mix_command, predict_command, recipe
+from pipelines import mix_command, predict_command, recipe
 from pipelines.headline import headline
 from pipelines.phases import phases_in, run_phases_in, trained_tokens
 from pipelines.predict_command import describe, law_step, optimum, predictions, read_law, target
@@ -206,10 +206,8 @@ def savings(graph: Graph) -> str:
     )
 
 
-def _on_dry_run(session: Session, plan: Plan) -> None:
-    compile_report.report(session, plan)
-    if not session.parsed.json:
-        print("\n".join(["", savings(plan.graph), *_target_lines(session, plan.graph)]))
+def _plan_notes(session: Session, plan: Plan) -> None:
+    print("\n".join(["", savings(plan.graph), *_target_lines(session, plan.graph)]))
 
 
 def _target_lines(session: Session, graph: Graph) -> Iterator[str]:
@@ -246,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         name="ladder",
         add_arguments=add_arguments,
         only_dry_run=("--target",),
-        on_dry_run=_on_dry_run,
+        plan_notes=_plan_notes,
         summary=_summary,
         commands=(*recipe.COMMANDS, mix_command.command(lambda arguments: {}), predict_command.predict),
         argv=argv,

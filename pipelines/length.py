@@ -1,15 +1,13 @@
-"""Length of a run: the recipe's parts in proportion to a number of tokens, and the tokens that hours suffice for."""
+"""Length of a run: the recipe's parts in proportion to a number of tokens, and lengths as a user types them."""
 
 import math
 from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Resources
 from marin_dag.quantities import LARGEST_COUNT, count_typed, in_short, typed_count
 from pipelines.scales import BatchSize, Boundaries, Scale
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
-from steps.machine_checks import expected_flops, machines_of
 
 LEAST_STEPS = 4
 """Fewest training steps of a part; with fewer, its rates and mixtures would be jumps."""
@@ -118,34 +116,21 @@ def lengths_at(template: Scale, tokens: float, batches: tuple[BatchSize, ...], s
     }
 
 
-def hours_on(scale: Scale, resources: Resources) -> float:
-    """Return the hours that all phases of a scale take on some machines, at the share of the peak that plans assume.
+def evaluated_tokens(scale: Scale, num_sources: int) -> int:
+    """Return the held-out tokens that all phases read, at their ends and while they train, with all their weights.
 
-    Raises:
-        UserError: the peak of the machines is not known.
+    Each part counts as many phases as train it: phoenix has two parts, and spoonbill_hypnotic and spoonbill_norms are
+    one.
     """
-    rates = {dtype: expected_flops(resources, dtype) for dtype in (scale.compute_dtype, "float32")}
-    if math.inf in rates.values():
-        raise UserError(
-            f"--hours: the speed of {resources} is not known. Give the length as --tokens, such as --tokens 100M."
-        )
-    seconds = sum(
-        tokens * (part.times / rates[scale.compute_dtype] + part.float32_times / rates["float32"])
-        for tokens, part in zip(tokens_by_part(scale).values(), PARTS.values(), strict=True)
-    ) * scale.model.flops_per_token(scale.sequence_length)
-    return seconds / machines_of(resources).num_devices / 3_600
-
-
-def tokens_in(hours: float, scale: Scale, resources: Resources) -> int:
-    """Return the tokens of the main line with which all phases of a scale take these hours, in `FIGURES` figures.
-
-    Raises:
-        UserError: the peak of the machines is not known, or they would train on more than `LARGEST_COUNT` tokens.
-    """
-    tokens = main_line_tokens(scale) * hours / hours_on(scale, resources)
-    if tokens > LARGEST_COUNT:
-        raise UserError(f"--hours {hours:g}: more than {LARGEST_COUNT:.0e} tokens on {resources}. Use fewer hours.")
-    return in_figures(tokens)
+    total = 0
+    for name, of_part in tokens_by_part(scale).items():
+        part = PARTS[name]
+        steps = of_part // (scale.batches[part.batch].global_batch_size * scale.sequence_length)
+        validations = steps // scale.validate_every_steps + 2
+        of_a_source = scale.evaluation_tokens + validations * scale.validation_tokens_per_source
+        weights = 1 if part.after is None else 2  # kestrel keeps no average
+        total += (part.times + part.float32_times) * weights * of_a_source * num_sources
+    return total
 
 
 def in_figures(tokens: float) -> int:

@@ -1,8 +1,8 @@
-"""Machine choice: the remat and the micro-batches with which a scale's training steps fit on some machines.
+"""Machine choice: the remat and the micro-batches with which a scale's training steps fit, and the time that they take.
 
-Of the values of remat, the choice is the one whose steps the roofline expects to be faster, in the fewest micro-batches
-that fit. Memory and time are those of compiled programs with --compile, and then kept for later plans; else those of
-`runtime.cost.expected`. None of it is identity: a length in hours counts on no kept compile.
+Of the values of remat, the choice is the one whose steps are planned to be faster, in the fewest micro-batches that
+fit. Memory and time are those of compiled programs where a compile of them was kept, else those of
+`runtime.cost.expected`. The choice is no identity; a length in hours is, and follows from it.
 """
 
 import dataclasses
@@ -17,14 +17,15 @@ from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import CORES_PER_CHIP, SINGLE_HOST_CHIPS, Cpu, Gpu, Resources, Tpu, slice_shape
+from marin_dag.quantities import LARGEST_COUNT
 from pipelines.compile_programs import slice_named
-from pipelines.length import PARTS, hours_on, in_figures, tokens_by_part, tokens_in
+from pipelines.length import PARTS, evaluated_tokens, in_figures, main_line_tokens, tokens_by_part
 from pipelines.scales import BatchSize, Scale
 from pipelines.sizes import SCALES, scale_at
 from runtime.cache_folder import cache_folder, keep
 from runtime.cost.chips import GIB, REACHED_SHARE_OF_PEAK, slice_of
 from runtime.cost.compiler import sources_digest
-from runtime.cost.expected import expected_memory, expected_seconds, fits
+from runtime.cost.expected import expected_memory, fits, planned_seconds, seconds_at_share
 from runtime.cost.request import Compiled, CompileRequest, to_json
 from runtime.cost.roofline import REACHED_SHARE, roofline_of
 from runtime.kernels.kernel_shape import KernelShape
@@ -33,6 +34,8 @@ from steps.machine_checks import devices_on
 
 Remat = Literal["none", "full"]
 REMATS: tuple[Remat, ...] = ("none", "full")
+Compiles = Literal["none", "largest", "all"]
+"""Training steps of a scale to compile."""
 CHOICES = "machine-choices"
 """Name of the cache folder of choices that were compiled."""
 COMPILED_WITH = ("jax", "jaxlib")
@@ -53,10 +56,12 @@ class Program(NamedTuple):
     is_float32: bool = False
 
 
+LARGEST = Program("starling on", 2, 1)
+"""The training step with the most sequences. Steps of its dtype fit in micro-batches of as many sequences."""
 PROGRAMS = (
     Program("kestrel", 0, 0),
     Program("ocelot to phoenix", 1, 1),
-    Program("starling on", 2, 1),
+    LARGEST,
     Program("spoonbill_focused_fp32", 1, 1, is_float32=True),
 )
 
@@ -69,65 +74,84 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
     """Counts for each program of `PROGRAMS`, as the peaks and seconds are."""
     peaks_in_bytes: tuple[int, ...]
     step_seconds: tuple[float, ...]
-    """Time of a training step: of a compiled one as compile reports plan it, else the least that is expected."""
-    is_compiled: bool
+    """Time that a training step is planned with."""
+    compiles: Compiles
+    """Programs whose figures are the compiler's; steps of the largest one's dtype have its figures."""
 
 
 class Time(NamedTuple):
-    """Time that all phases of a scale take."""
+    """Time that all phases of a scale and their evaluations on held-out text take."""
 
     hours: float
     basis: str
     """The figures that it is computed from, for people."""
 
 
-def time_of(scale: Scale) -> Time:
-    """Return the time of a scale on its machines: by a kept compile, or the longer of the two estimates.
-
-    Raises:
-        UserError: the peak of the machines is not known.
-    """
+def time_of(scale: Scale, num_sources: int) -> Time:
+    """Return the time of a scale with so many sources on its machines; raise UserError for CPUs."""
     choice = choice_for(scale)
-    if choice is not None and choice.is_compiled:
-        return Time(_seconds_by(scale, choice.step_seconds) / 3_600, "by their compiled programs")
-    return _expected_time(scale, choice)
+    if choice is None:
+        raise UserError(
+            f"--hours: the speed of {scale.main_resources} is not known. Give the length as --tokens, such as "
+            "--tokens 100M."
+        )
+    batch = scale.batches[LARGEST.batch].global_batch_size
+    of_a_token = choice.step_seconds[PROGRAMS.index(LARGEST)] / (batch * scale.sequence_length)
+    # A forward pass has a third of the products of a training step.
+    evaluating = evaluated_tokens(scale, num_sources) * of_a_token / 3
+    hours = (_seconds_by(scale, choice.step_seconds) + evaluating) / 3_600
+    if choice.compiles != "none":
+        share = REACHED_SHARE[devices_on(scale.main_resources).platform]
+        return Time(hours, f"at {share:.0%} of the roofline of compiled programs")
+    requests = [
+        request_for(scale, program, choice.remat, number)
+        for program, number in zip(PROGRAMS, choice.num_microbatches, strict=True)
+    ]
+    if any(planned_seconds(request) > seconds_at_share(request) for request in requests):
+        return Time(hours, "at the bandwidth of memory and wires")
+    return Time(hours, f"at {REACHED_SHARE_OF_PEAK[devices_on(scale.main_resources).platform]:.0%} of the peak")
 
 
-def _expected_time(scale: Scale, choice: Choice | None) -> Time:
-    hours = hours_on(scale, scale.main_resources)
-    least = 0.0 if choice is None else _seconds_by(scale, choice.step_seconds) / 3_600
-    if least > hours:
-        return Time(least, "at the bandwidth of memory and wires")
-    share = REACHED_SHARE_OF_PEAK[devices_on(scale.main_resources).platform]
-    return Time(hours, f"at {share:.0%} of the peak")
-
-
-def tokens_for(hours: float, name: str, machines: Resources) -> int:
-    """Return the tokens of the main line with which all phases of a scale take these hours, without a kept compile.
+def tokens_for(hours: float, name: str, machines: Resources, *, num_sources: int, compiles: Compiles = "none") -> int:
+    """Return the tokens of the main line with which a scale takes these hours on some machines.
 
     Batches grow with tokens, and the time with both, so the tokens are corrected until the hours agree.
 
     Raises:
-        UserError: the speed of the machines is not known, or no length fits them.
+        UserError: the speed of the machines is not known, or no length fits them or the hours.
     """
-    tokens = tokens_in(hours, SCALES[name], machines)
-    for _ in range(MOST_CORRECTIONS):
-        scale = _moved(scale_at(name, tokens), machines)
-        found = _expected_time(scale, _chosen(scale, _expected_fit) if _has_known_memory(scale) else None).hours
-        if abs(found / hours - 1) < HOURS_TOLERANCE:
-            break
-        tokens = in_figures(tokens * hours / found)
+    tokens = main_line_tokens(SCALES[name])
+    modes: tuple[Compiles, ...] = ("none", compiles)  # programs are compiled at about the final length only
+    for mode in modes:
+        for _ in range(MOST_CORRECTIONS):
+            scale = placed_on(scale_at(name, tokens), machines, compiles=mode)
+            found = time_of(scale, num_sources).hours
+            if abs(found / hours - 1) < HOURS_TOLERANCE:
+                break
+            if tokens * hours / found > LARGEST_COUNT:
+                raise UserError(
+                    f"--hours {hours:g}: more than {LARGEST_COUNT:.0e} tokens on {machines}. Use fewer hours."
+                )
+            tokens = in_figures(tokens * hours / found)
     return tokens
 
 
-def placed_on(scale: Scale, machines: Resources, *, compile_programs: bool) -> Scale:
-    """Return a scale on some machines, with the choice for them; CPUs and unknown accelerators keep its settings.
+def placed_on(scale: Scale, machines: Resources, *, compiles: Compiles = "none") -> Scale:
+    """Return a scale on some machines, with the choice for them; CPUs keep its settings.
 
     Raises:
         UserError: a training step does not fit in any way that was tried, or its batch cannot be shared.
     """
-    scale = _moved(scale, machines)
-    choice = choice_for(scale, compile_programs=compile_programs)
+    scale = dataclasses.replace(
+        scale,
+        kestrel_resources=machines,
+        # Only v5e has a use for another kernel.
+        kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
+        main_resources=machines,
+        branch_resources=machines,
+        scoring_resources=one_host_of(machines),
+    )
+    choice = choice_for(scale, compiles=compiles)
     if choice is None:
         return scale
     *sizes, float32 = choice.num_microbatches
@@ -139,39 +163,21 @@ def placed_on(scale: Scale, machines: Resources, *, compile_programs: bool) -> S
     )
 
 
-def _moved(scale: Scale, machines: Resources) -> Scale:
-    return dataclasses.replace(
-        scale,
-        kestrel_resources=machines,
-        # Only v5e has a use for another kernel.
-        kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
-        main_resources=machines,
-        branch_resources=machines,
-        scoring_resources=one_host_of(machines),
-    )
+def choice_for(scale: Scale, *, compiles: Compiles = "none") -> Choice | None:
+    """Return the choice for the machines that a scale is on, as a compile before left it or from `compiles`.
 
-
-def _has_known_memory(scale: Scale) -> bool:
-    try:
-        return not isinstance(scale.main_resources, Cpu) and bool(slice_named(scale.main_resources))
-    except ValueError:
-        return False
-
-
-def choice_for(scale: Scale, *, compile_programs: bool = False) -> Choice | None:
-    """Return the choice for the machines that a scale is on; None where their memory is not known.
-
-    With `compile_programs` it is made by compiling, and kept.
+    CPUs have none. A choice from compiled programs is kept.
     """
-    if not _has_known_memory(scale):
+    if isinstance(scale.main_resources, Cpu):
         return None
     place = cache_folder(CHOICES) / f"{_key(scale)}.json"
     if place.exists():
-        return Choice.model_validate_json(place.read_bytes())
-    if not compile_programs:
-        return _chosen(scale, _expected_fit)
-    choice = _chosen(scale, _compiled_fit).model_copy(update={"is_compiled": True})
-    keep(place, choice.model_dump_json())
+        kept = Choice.model_validate_json(place.read_bytes())
+        if compiles != "all" or kept.compiles == "all":
+            return kept
+    choice = _chosen(scale, compiles)
+    if compiles != "none":
+        keep(place, choice.model_dump_json())
     return choice
 
 
@@ -179,13 +185,17 @@ def choice_line(scale: Scale) -> str:
     """Return a sentence on the choice for a scale's machines, and where its memory is from."""
     choice = choice_for(scale)
     if choice is None:
-        return f"the memory of {scale.main_resources} is not known, so remat and micro-batches are the scale's own"
+        return "remat and micro-batches are the scale's own"
     numbers = ", ".join(
         f"{number} ({program.phases})" for program, number in zip(PROGRAMS, choice.num_microbatches, strict=True)
     )
     limit = slice_of(slice_named(_accelerators(scale))[0]).generation.hbm_in_bytes
     memory = f"at most {max(choice.peaks_in_bytes) / GIB:.1f} of {limit / GIB:.1f} GiB of a chip"
-    source = "compiled" if choice.is_compiled else "expected, not compiled; --compile verifies it"
+    source = {
+        "none": "expected, not compiled; --compile verifies it",
+        "largest": f"compiled: {LARGEST.phases}; expected: {PROGRAMS[-1].phases}, which --compile-all verifies",
+        "all": "compiled",
+    }[choice.compiles]
     return f"remat {choice.remat}; micro-batches {numbers}; {memory} ({source})"
 
 
@@ -256,7 +266,7 @@ Try = Callable[[CompileRequest, Resources], Fit | None]
 
 def _expected_fit(request: CompileRequest, _: Resources) -> Fit | None:
     peak = expected_memory(request)
-    return Fit(request.num_microbatches, peak, expected_seconds(request)) if fits(request, peak) else None
+    return Fit(request.num_microbatches, peak, planned_seconds(request)) if fits(request, peak) else None
 
 
 def _compiled_fit(request: CompileRequest, machines: Resources) -> Fit | None:
@@ -264,9 +274,8 @@ def _compiled_fit(request: CompileRequest, machines: Resources) -> Fit | None:
         return None
     from pipelines.compile_report import outcome_with_progress
 
-    what = f"remat {request.remat}, micro-batches: {request.num_microbatches}"
     compiled = with_kernels(request, machines)
-    outcome = outcome_with_progress(compiled, what)
+    outcome = outcome_with_progress(compiled, f"remat {request.remat}, micro-batches: {request.num_microbatches}")
     if not isinstance(outcome, Compiled):
         return None
     reached = REACHED_SHARE[slice_of(request.slice).generation.platform]
@@ -274,19 +283,13 @@ def _compiled_fit(request: CompileRequest, machines: Resources) -> Fit | None:
     return Fit(request.num_microbatches, outcome.peak_memory_in_bytes, seconds)
 
 
-def _chosen(scale: Scale, try_: Try) -> Choice:
-    """Return the choice whose remat is expected to be fastest, among those with which every program fits."""
-    for remat in sorted(REMATS, key=lambda remat: _expected_seconds(scale, remat)):
-        found = [_fewest_microbatches(scale, program, remat, try_) for program in PROGRAMS]
-        fitting = [each for each in found if each is not None]
-        if len(fitting) == len(PROGRAMS):
+def _chosen(scale: Scale, compiles: Compiles) -> Choice:
+    """Return the choice whose remat is planned to be fastest, among those with which every program fits."""
+    for remat in sorted(REMATS, key=lambda remat: _planned_seconds(scale, remat)):
+        if fitting := _fits(scale, remat, compiles):
             numbers, peaks, seconds = zip(*fitting, strict=True)
             return Choice(
-                remat=remat,
-                num_microbatches=numbers,
-                peaks_in_bytes=peaks,
-                step_seconds=seconds,
-                is_compiled=False,
+                remat=remat, num_microbatches=numbers, peaks_in_bytes=peaks, step_seconds=seconds, compiles=compiles
             )
     largest = max(
         (request_for(scale, program, "full", _numbers_of_microbatches(scale, program)[-1]) for program in PROGRAMS),
@@ -299,10 +302,35 @@ def _chosen(scale: Scale, try_: Try) -> Choice:
     )
 
 
-def _expected_seconds(scale: Scale, remat: Remat) -> float:
-    """Return the time that the programs take for their tokens; infinite where one is not expected to fit."""
-    found = [_fewest_microbatches(scale, program, remat, _expected_fit) for program in PROGRAMS]
-    return _seconds_by(scale, [math.inf if fit is None else fit.step_seconds for fit in found])
+def _fits(scale: Scale, remat: Remat, compiles: Compiles) -> list[Fit]:
+    """Return the fit of each program; none where one does not fit."""
+    if compiles != "largest":
+        try_ = _compiled_fit if compiles == "all" else _expected_fit
+        found = [_fewest_microbatches(scale, program, remat, try_) for program in PROGRAMS]
+    else:
+        largest = _fewest_microbatches(scale, LARGEST, remat, _compiled_fit)
+        found = [
+            _fewest_microbatches(scale, program, remat, _expected_fit)
+            if program.is_float32
+            else largest and _in_microbatches_of(largest, scale, program)
+            for program in PROGRAMS
+        ]
+    fitting = [fit for fit in found if fit is not None]
+    return fitting if len(fitting) == len(PROGRAMS) else []
+
+
+def _in_microbatches_of(largest: Fit, scale: Scale, program: Program) -> Fit:
+    """Return the fit of a program whose micro-batches have at most as many sequences as those of the largest."""
+    sequences, most = (scale.batches[each.batch].global_batch_size for each in (program, LARGEST))
+    numbers = _numbers_of_microbatches(scale, program)
+    number = next(number for number in numbers if sequences * largest.num_microbatches <= most * number)
+    return Fit(number, largest.peak_in_bytes, largest.step_seconds * sequences / most)
+
+
+def _planned_seconds(scale: Scale, remat: Remat) -> float:
+    """Return the time that the programs are expected to take for their tokens; infinite where one does not fit."""
+    fitting = _fits(scale, remat, "none")
+    return _seconds_by(scale, [fit.step_seconds for fit in fitting]) if fitting else math.inf
 
 
 def _seconds_by(scale: Scale, step_seconds: Sequence[float]) -> float:

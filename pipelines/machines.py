@@ -8,6 +8,7 @@ from runtime.cost.chips import GPUS
 
 MACHINES = "cpu:CORES, GPU:COUNT, TPU-SLICE, or NUMBERx before one"
 EXAMPLES = "such as cpu:4, H100:1, 4xH200:8 or v6e-8"
+KNOWN = f"Known GPUs: {', '.join(GPUS)}; TPUs: {', '.join(TOPOLOGIES)}."
 _MACHINES = re.compile(
     r"(?:(?P<number>\d+) ?x ?)?(?:(?P<platform>cpu|gpu|tpu):)?(?P<name>[A-Za-z0-9_.-]+?)(?::(?P<count>\d+))?"
 )
@@ -25,7 +26,7 @@ def resources_named(text: str) -> Resources:
             return machines
     except ValueError as error:
         raise UserError(f"{text!r} names no machine: {str(error).rstrip('.')}. Write {MACHINES}, {EXAMPLES}.") from None
-    raise UserError(f"{text!r} names no machine; write {MACHINES}, {EXAMPLES}.")
+    raise UserError(f"{text!r} names no known machine; write {MACHINES}, {EXAMPLES}. {KNOWN}")
 
 
 def _machines(number: str | None, platform: str | None, name: str, count: str | None) -> Resources | None:
@@ -34,6 +35,7 @@ def _machines(number: str | None, platform: str | None, name: str, count: str | 
         return Cpu(int(name), times)
     if platform in (None, "tpu") and count is None and name.rpartition("-")[0] in TOPOLOGIES:
         return Tpu(name, times)
-    if platform in (None, "gpu") and count is not None and not name.isdigit():
-        return Gpu({known.lower(): known for known in GPUS}.get(name.lower(), name), int(count), times)
+    kind = {known.lower(): known for known in GPUS}.get(name.lower())
+    if platform in (None, "gpu") and count is not None and kind is not None:
+        return Gpu(kind, int(count), times)
     return None

@@ -1,17 +1,18 @@
 """mix: how many tokens and epochs of each source each phase takes, before anything trains."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from marin_dag.cli.session import Command, Session
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
+from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
 from pipelines.output import Shown, aligned
 from pipelines.output import command as declared
 from pipelines.phases import fork_names, main_line_of, phase_before, phases_in, run_phases_in, wanted_phases
-from runtime.data.consumption import Consumption, PhaseSpan, consumption
+from runtime.data.consumption import MANY_EPOCHS, Consumption, PhaseSpan, consumption
 from runtime.same_fields import filled_from
 from runtime.training.restore import RESTORES_POSITION
 
@@ -44,6 +45,23 @@ def command(estimate: Estimate) -> Command:
         return Shown([rendered(mix_to(phases[name], Records(session.store), estimate(session.parsed)))])
 
     return mix
+
+
+def repeated_data(session: Session, plan: Plan, estimated_tokens: Mapping[str, float]) -> Iterator[str]:
+    """Yield a line of a plan for each source that the main line reads more often than is good."""
+    phases = phases_in(planned.step for planned in plan.steps)
+    if not phases:
+        return
+    last = main_line_of(run_phases_in(phases), fork_names(session))[-1]
+    mix = mix_to(phases[last], Records(session.store), estimated_tokens)
+    for finding in mix.found.findings:
+        if finding.kind == "over_epochs":
+            label = mix.labels.get(finding.source, finding.source)
+            size = f"{'~' if finding.source in mix.estimated else ''}{in_short(mix.num_tokens[finding.source])} tokens"
+            yield (
+                f"data     {label} ({size}): {finding.epochs:.2g} epochs of the main line, more than {MANY_EPOCHS:g} "
+                f"from {finding.phase} on. Lower its weight, train on fewer tokens, or add text."
+            )
 
 
 def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, float]) -> Mix:

@@ -314,6 +314,7 @@ def main(
     source_tokens: Callable[[argparse.Namespace], Mapping[str, float]] | None = None,
     only_dry_run: Collection[str] = (),
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None,
+    plan_notes: Callable[[Session, Plan], None] = lambda session, plan: None,
     **options: Any,
 ) -> int:
     """Run one command of a recipe that trains: the engine's command line with the commands and checks of training.
@@ -324,32 +325,42 @@ def main(
         source_tokens: how many tokens each source will have, for `mix` before it is tokenized.
         only_dry_run: options of the recipe's own that only `--dry-run` takes.
         add_arguments: declares the recipe's own arguments.
+        plan_notes: prints the recipe's own lines of a dry run, before those on data and compiled programs.
         options: further options of `marin_dag.cli.main.main`, in place of the defaults here.
 
     Returns:
         The exit code.
     """
+    estimate = source_tokens or (lambda arguments: {})
     defaults: dict[str, Any] = {
-        "commands": (*COMMANDS, mix_command.command(source_tokens or (lambda arguments: {}))),
+        "commands": (*COMMANDS, mix_command.command(estimate)),
         "summary": headline,
         "follow": FOLLOW,
         "with_forks": fork_report,
         "after_run": write_run_pages,
         "page_content": _page_content,
         "lint": lint,
-        "on_dry_run": compile_report.report,
     }
 
     @functools.wraps(build)
     def build_all(arguments: argparse.Namespace) -> Sequence[Step[Any]]:
+        compile_report.check_arguments(arguments)
         with scoring.generated_code(getattr(arguments, "run_generated_code", False)):
             return build(arguments)
+
+    def on_dry_run(session: Session, plan: Plan) -> None:
+        if not session.parsed.json:
+            plan_notes(session, plan)
+            for line in mix_command.repeated_data(session, plan, estimate(session.parsed)):
+                print(line)
+        compile_report.report(session, plan)
 
     return command_line.main(
         functools.partial(milestone_evaluations.with_milestones, build_all),
         name=name,
         add_arguments=functools.partial(_add_arguments, add_arguments),
-        only_dry_run=("--compile", *only_dry_run),
+        only_dry_run=(*compile_report.OPTIONS, *only_dry_run),
+        on_dry_run=on_dry_run,
         **{**defaults, **options},
     )
 

@@ -70,7 +70,7 @@ def sampled_weights(weights: Weights) -> Weights:
 def sampled_sources(tokens: Mapping[str, int]) -> dict[str, Source]:
     """Return the data sets, each with the share that a main line of these `tokens` by part reads at most once.
 
-    A data set with fewer tokens comes whole, and is read again (`epochs_of_repeated`).
+    A data set with fewer tokens comes whole, and is read again.
     """
     published, wanted = _published(), _tokens_by_source(tokens)
     found = []
@@ -82,13 +82,6 @@ def sampled_sources(tokens: Mapping[str, int]) -> dict[str, Source]:
         changes = {"share": share, "size_in_bytes": size, "num_tokens": share * source.num_tokens}
         found.append(source.model_copy(update=changes | {"least_folders": sampled.least_folders}))
     return by_name(found)
-
-
-def epochs_of_repeated(tokens: Mapping[str, int]) -> dict[str, float]:
-    """Return the epochs of each data set that a main line of these `tokens` by part reads more than once."""
-    published, wanted = _published(), _tokens_by_source(tokens)
-    epochs = {name: wanted[name] / num_tokens for name in wanted if (num_tokens := published[name].num_tokens)}
-    return {name: number for name, number in epochs.items() if number > 1}
 
 
 def _published() -> dict[str, Source]:

@@ -10,7 +10,6 @@ before it, and acknowledges each jump.
 
 import argparse
 import hashlib
-import math
 import re
 import sys
 from collections.abc import Sequence
@@ -18,23 +17,23 @@ from pathlib import Path
 
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Resources
+from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short, typed_count
-from pipelines import compile_report, mixtures, recipe
+from pipelines import mixtures, recipe
 from pipelines.corpus import CORPORA, Corpus, corpus_of, sources_at
-from pipelines.length import hours_named, main_line_tokens, tokens_by_part, tokens_named
-from pipelines.machine_choice import choice_line, placed_on, time_of, tokens_for
+from pipelines.length import hours_named, main_line_tokens, tokens_named
+from pipelines.machine_choice import Compiles, choice_line, placed_on, time_of, tokens_for
 from pipelines.machines import MACHINES, resources_named
 from pipelines.reporting import report_on
-from pipelines.sampled_sources import epochs_of_repeated
 from pipelines.scales import Scale
 from pipelines.sizes import SCALES, scale_at
 from pipelines.sources import OWN_FILES
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
-from steps.machine_checks import expected_flops, machines_of
+from steps.fetch import names_in
+from steps.machine_checks import machines_of
 from steps.phase_config import TrainPhaseConfig
 from steps.train_phase import train_phase
 
@@ -53,8 +52,6 @@ RESULTS = {
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """Return the targets of one scale: the report, which needs everything else."""
-    if arguments.compile and arguments.json:
-        raise UserError("--compile and --json: --compile prints a page for people. Remove one of the two options.")
     scale = chosen_scale(arguments)
     corpus = CORPORA[scale.corpus](scale) if arguments.corpus is None else corpus_of(arguments.corpus, scale)
     return tootsie(scale, corpus)
@@ -62,12 +59,16 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
 
 def chosen_scale(arguments: argparse.Namespace) -> Scale:
     """Return the scale that the arguments choose, with its length and its machines."""
-    scale, machines = scale_at(arguments.scale, _chosen_tokens(arguments)), _chosen_machines(arguments)
-    return scale if machines is None else placed_on(scale, machines, compile_programs=arguments.compile)
+    scale = scale_at(arguments.scale, _chosen_tokens(arguments))
+    return (
+        scale
+        if arguments.on is None
+        else placed_on(scale, resources_named(arguments.on), compiles=_compiles(arguments))
+    )
 
 
-def _chosen_machines(arguments: argparse.Namespace) -> Resources | None:
-    return None if arguments.on is None else resources_named(arguments.on)
+def _compiles(arguments: argparse.Namespace) -> Compiles:
+    return "all" if arguments.compile_all else "largest" if arguments.compile else "none"
 
 
 def _chosen_tokens(arguments: argparse.Namespace) -> int | None:
@@ -76,10 +77,22 @@ def _chosen_tokens(arguments: argparse.Namespace) -> int | None:
         return None if arguments.tokens is None else tokens_named(arguments.tokens)
     if arguments.tokens is not None:
         raise UserError("--tokens and --hours: both set the length of the run. Remove one of the two options.")
-    machines = _chosen_machines(arguments)
-    if machines is None:
+    if arguments.on is None:
         raise UserError("--hours: hours of which machines? Name them too, such as --on H100:1.")
-    return tokens_for(hours_named(arguments.hours), arguments.scale, machines)
+    return tokens_for(
+        hours_named(arguments.hours),
+        arguments.scale,
+        resources_named(arguments.on),
+        num_sources=_num_sources(arguments),
+        compiles=_compiles(arguments),
+    )
+
+
+def _num_sources(arguments: argparse.Namespace) -> int:
+    """Return the number of sources whose held-out text the run evaluates."""
+    if arguments.corpus is not None:
+        return len(names_in(arguments.corpus, *OWN_FILES))
+    return len(sources_at(SCALES[arguments.scale]))
 
 
 def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
@@ -306,32 +319,24 @@ def variant(arguments: argparse.Namespace) -> str:
     return f"{name}-{label}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
-def report_on_dry_run(session: Session, plan: Plan) -> None:
-    """Print length and machines of the run where the user chose them, and with --compile its compiled programs."""
+def plan_notes(session: Session, plan: Plan) -> None:
+    """Print length and machines of the run where the user chose them."""
     parsed = session.parsed
-    if not parsed.json and (parsed.on or parsed.tokens):
+    if parsed.on or parsed.tokens:
         scale, tokens = chosen_scale(parsed), _chosen_tokens(parsed)
         repeated = "the scale's own length" if tokens is None else f"--tokens {typed_count(tokens)} repeats it"
         print(f"\nlength   {in_short(main_line_tokens(scale))} tokens in the main line; {repeated}")
-        if parsed.corpus is None and scale.corpus == "shares":
-            _print_repeated_data(scale)
         if parsed.on:
-            _print_machines(scale)
-    compile_report.report(session, plan)
+            _print_machines(scale, _num_sources(parsed))
 
 
-def _print_repeated_data(scale: Scale) -> None:
-    for name, epochs in epochs_of_repeated(tokens_by_part(scale)).items():
-        print(f"data     {name} is too small: the main line reads it {epochs:.2g} times. Use fewer --tokens.")
-
-
-def _print_machines(scale: Scale) -> None:
-    machines, dtype = scale.main_resources, scale.compute_dtype
-    if expected_flops(machines, dtype) < math.inf:
-        hours, basis = time_of(scale)
+def _print_machines(scale: Scale, num_sources: int) -> None:
+    machines = scale.main_resources
+    if not isinstance(machines, Cpu):
+        hours, basis = time_of(scale, num_sources)
         print(
             f"time     {hours:,.2f} hours, {hours * machines_of(machines).num_devices:,.2f} chip-hours, for all phases "
-            f"{basis}, without data, evaluations and restarts"
+            f"and their evaluations on held-out text, {basis}; without data, scores and restarts"
         )
     print(f"machines {machines}: {choice_line(scale)}")
 
@@ -355,7 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results=RESULTS,
         source_tokens=source_tokens,
         variant=variant,
-        on_dry_run=report_on_dry_run,
+        plan_notes=plan_notes,
         argv=argv,
     )
 

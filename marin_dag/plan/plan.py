@@ -18,7 +18,13 @@ from marin_dag.ledger.work_files import standing_failures, work_codes
 from marin_dag.paused_collection import collection_paused
 from marin_dag.plan.causes import Cause, Causes, Siblings
 from marin_dag.plan.config_checks import check_configs, check_name_lengths, undecided, with_fix
-from marin_dag.plan.milestones import LostMilestones, MilestoneMissing, WantedMilestones, wanted_milestones
+from marin_dag.plan.milestones import (
+    LostMilestones,
+    MilestoneMissing,
+    MilestoneOutsideRun,
+    WantedMilestones,
+    wanted_milestones,
+)
 from marin_dag.plan.planned import Compared, PlannedStep, Verdict
 from marin_dag.plan.reasons import (
     Accepted,
@@ -103,8 +109,13 @@ class Plan:
 
     @property
     def open_questions(self) -> dict[str, str]:
-        """Return the open settings of steps that would run, by name; runs refuse to start until they are set."""
-        return {name: with_fix(name, error) for name, error in self.undecided.items()}
+        """Return the settings that runs refuse to start with, by step: open ones, and starts outside of a run."""
+        found = {name: with_fix(name, error) for name, error in self.undecided.items()}
+        for planned in self.blocked:
+            for reason in planned.reasons:
+                if isinstance(reason, MilestoneOutsideRun):
+                    found[planned.name] = str(reason)
+        return found
 
     @functools.cached_property
     def undecided(self) -> dict[str, ValueError]:

@@ -6,10 +6,10 @@ them), so that a step that is expected to fit does.
 
 import math
 
-from runtime.cost.chips import slice_of
+from runtime.cost.chips import REACHED_SHARE_OF_PEAK, slice_of
 from runtime.cost.collectives import Collective
 from runtime.cost.request import CompileRequest
-from runtime.cost.roofline import products_seconds, seconds_of, weights_seconds
+from runtime.cost.roofline import flops_of, products_seconds, seconds_of, weights_seconds
 
 BLOCK_OF_LOGITS = 2**28
 """Logits that the loss holds at a time, in float32; `kernels.cross_entropy_chunked.WIDE` has as many."""
@@ -104,6 +104,18 @@ def expected_seconds(train: CompileRequest) -> float:
         gathers = Collective("all-gather", "bf16", (), size, axes, shape.data, GATHERS * train.num_microbatches)
         wires = seconds_of(gathers, train)
     return max(products_seconds(train), weights_seconds(train), wires)
+
+
+def planned_seconds(train: CompileRequest) -> float:
+    """Return the time of a training step that plans count on before a compile."""
+    return max(seconds_at_share(train), expected_seconds(train))
+
+
+def seconds_at_share(train: CompileRequest) -> float:
+    """Return the time of a training step whose model reaches `REACHED_SHARE_OF_PEAK`."""
+    one = slice_of(train.slice)
+    peak = one.generation.peak_flops(train.compute_dtype) * one.num_chips * train.num_slices
+    return flops_of(train).causal / (peak * REACHED_SHARE_OF_PEAK[one.generation.platform])
 
 
 def fits(train: CompileRequest, peak_memory_in_bytes: int) -> bool:

@@ -20,11 +20,11 @@ from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, CompileRequest
 from runtime.model.config import ModelConfig
 
-REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
-"""Share of the roofline's speed that days are planned with. Public dense runs of 16B to 52B on v4 and v5e report 56 to
-67 % of peak, all of attention counted; 0.7 of the recipe's rooflines is 56 to 57 %, the lower end of it. Llama 3 405B
-reports 38 to 43 % on 8,192 and more H100 (arXiv:2407.21783, table 4); 0.55 of these rooflines, which allow 78 and 79 %,
-is 43 %."""
+REACHED_SHARE = {"tpu": 0.7, "gpu": 0.5}
+"""Share of the roofline's speed that hours are planned with. Public dense runs of 16B to 52B on v4 and v5e report 56 to
+67 % of peak, all of attention counted; 0.7 of the recipe's rooflines is 56 to 57 %, the lower end of it. On one H100 or
+H200 the steps of a 125M, 400M and 1.5B were timed at 42 to 53 % MFU (docs/explanation/gpu.md), where rooflines allow 92
+to 95 %; Llama 3 405B reports 38 to 43 % on 8,192 and more H100 (arXiv:2407.21783, table 4) of 78 and 79 %."""
 
 ATTENTION_PRODUCTS = {"tokamax": (2, 7)}
 """Products of attention, forward and backward, where not two and five: the backward pass computes scores twice."""

@@ -1,16 +1,16 @@
 """Machine choice: remat and micro-batches by machine, what is kept of a compile, and what a plan says."""
 
-import dataclasses
-
 import pytest
 
 from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
+from marin_dag.quantities import typed_count
 from pipelines import compile_report, machine_choice, tootsie
 from pipelines.compile_programs import request_of
 from pipelines.corpus import corpus_of
-from pipelines.length import hours_on
+from pipelines.length import tokens_named
 from pipelines.machine_choice import (
+    LARGEST,
     PROGRAMS,
     choice_for,
     choice_line,
@@ -39,49 +39,55 @@ def _own_cache(tmp_path, monkeypatch):
 
 def test_a_smaller_memory_takes_more_micro_batches_and_less_than_one_sequence_is_refused():
     kinds = {"A100-80G": 59.3, "H100": 59.3, "H200": 104.8}
-    numbers = {kind: placed_on(SMALL, Gpu(kind, 1), compile_programs=False).batches for kind in kinds}
+    numbers = {kind: placed_on(SMALL, Gpu(kind, 1)).batches for kind in kinds}
     assert numbers["A100-80G"][1].num_microbatches >= numbers["H100"][1].num_microbatches
     assert numbers["H100"][2].num_microbatches >= numbers["H200"][2].num_microbatches
     for kind in kinds:
-        choice = choice_for(placed_on(SMALL, Gpu(kind, 1), compile_programs=False))
+        choice = choice_for(placed_on(SMALL, Gpu(kind, 1)))
         assert choice.remat == "none" and max(choice.peaks_in_bytes) <= GPUS[kind].hbm_in_bytes
     with expect_error(UserError):
-        placed_on(SCALES["8b"], H100, compile_programs=False)
+        placed_on(SCALES["8b"], H100)
     with expect_error(UserError):  # more chips than sequences
-        placed_on(SCALES["32b"], Tpu("v4-2048"), compile_programs=False)
+        placed_on(SCALES["32b"], Tpu("v4-2048"))
 
 
-@pytest.mark.parametrize(("name", "machines"), [("125m", H100), ("30m", Tpu("v6e-8"))])
-def test_the_time_is_the_longer_estimate_and_hours_give_its_length(name, machines):
-    scale = placed_on(SCALES[name], machines, compile_programs=False)
-    time = time_of(scale)
-    is_longer = time.hours > hours_on(scale, machines)
-    assert is_longer == (name != "125m") and is_longer == (time.basis == "at the bandwidth of memory and wires")
-    tokens = tokens_for(time.hours, name, machines)
-    assert time_of(placed_on(scale_at(name, tokens), machines, compile_programs=False)).hours == pytest.approx(
-        time.hours, rel=0.02
-    )
+@pytest.mark.parametrize(
+    ("name", "machines", "hours", "basis"),
+    [("125m", H100, 1.0, "at 40% of the peak"), ("30m", Tpu("v6e-8"), 0.02, "at the bandwidth of memory and wires")],
+)
+def test_hours_give_the_length_that_takes_them_evaluations_included(name, machines, hours, basis):
+    tokens = tokens_for(hours, name, machines, num_sources=8)
+    assert tokens_named(typed_count(tokens)) == tokens
+    scale = placed_on(scale_at(name, tokens), machines)
+    time = time_of(scale, 8)
+    assert time == (pytest.approx(hours, rel=0.01), basis)
+    training, two_of_eight = time_of(scale, 0).hours, time_of(scale, 2).hours
+    assert two_of_eight - training == pytest.approx((time.hours - training) / 4) and time.hours > 1.005 * training
+    one, eight = (time_of(placed_on(SCALES["1b"], Gpu("H100", count)), 8).hours for count in (1, 8))
+    assert one == pytest.approx(8 * eight, rel=0.01)
+    for too_many, wrong in ((1.0, Cpu(2)), (1e300, machines)):
+        with expect_error(UserError):
+            tokens_for(too_many, name, wrong, num_sources=8)
 
 
 def test_every_step_runs_on_the_machines_and_what_cannot_be_shared_on_one_host():
     machines = Gpu("H100", 8, num_hosts=2)
-    scale = placed_on(SCALES["3b"], machines, compile_programs=False)
+    scale = placed_on(SCALES["3b"], machines)
     assert {scale.kestrel_resources, scale.main_resources, scale.branch_resources} == {machines}
     assert scale.scoring_resources == one_host_of(machines) == Gpu("H100", 8)
     assert one_host_of(Tpu("v5p-512")) == Tpu("v5p-8") and one_host_of(Tpu("v6e-8", 2)) == Tpu("v6e-8")
-    assert placed_on(SCALES["8b"], Tpu("v5litepod-256", 2), compile_programs=False).kestrel_scatter_kernel != "xla"
-    assert placed_on(SCALES["8b"], Tpu("v5p-512"), compile_programs=False).kestrel_scatter_kernel == "xla"
+    assert placed_on(SCALES["8b"], Tpu("v5litepod-256", 2)).kestrel_scatter_kernel != "xla"
+    assert placed_on(SCALES["8b"], Tpu("v5p-512")).kestrel_scatter_kernel == "xla"
 
 
-def test_machines_of_unknown_memory_keep_the_settings_of_the_scale():
-    for machines in (Cpu(2), Gpu("V100", 1)):
-        scale = placed_on(LAPTOP, machines, compile_programs=False)
-        assert (scale.remat, scale.batches) == (LAPTOP.remat, LAPTOP.batches)
-        check_message(choice_line(scale))
+def test_cpus_keep_the_settings_of_the_scale():
+    scale = placed_on(LAPTOP, Cpu(2))
+    assert (scale.remat, scale.batches) == (LAPTOP.remat, LAPTOP.batches)
+    check_message(choice_line(scale))
 
 
 def test_what_is_compiled_is_the_step_of_the_phase(tmp_path):
-    scale = placed_on(SMALL, Gpu("H200", 1), compile_programs=False)
+    scale = placed_on(SMALL, Gpu("H200", 1))
     corpus = corpus_of(write_corpus(tmp_path / "corpus"), scale)
     main_line = tootsie.phases(scale, corpus)
     every = main_line | tootsie.branches(scale, corpus, main_line)
@@ -92,29 +98,51 @@ def test_what_is_compiled_is_the_step_of_the_phase(tmp_path):
         assert request == request_of(every[name], "train"), name
 
 
-def test_a_compile_corrects_the_choice_and_later_plans_take_it(monkeypatch):
-    compiled = []
+@pytest.fixture
+def compiled(monkeypatch):
+    """Return the requests that are compiled: more than `most_rows` sequences at a time do not fit."""
+    requests, most_rows = [], {"bfloat16": 12, "float32": 4}
 
     def outcome_with_progress(request, place):
-        compiled.append(request)
-        if request.compute_dtype == "float32" and request.num_microbatches < 6:
+        requests.append(request)
+        if request.global_batch_size > most_rows[request.compute_dtype] * request.num_microbatches:
             return DoesNotFit("too large")
-        return Compiled(2**30 * len(compiled), 0, (), 1, 1.0, 1, {})
+        return Compiled(2**30 * len(requests), 0, (), 1, 1.0, 1, {})
 
     monkeypatch.setattr(compile_report, "outcome_with_progress", outcome_with_progress)
     monkeypatch.setattr(machine_choice, "with_kernels", lambda request, machines: request)
-    expected = choice_for(placed_on(SMALL, H100, compile_programs=False))
-    assert not expected.is_compiled and expected.num_microbatches[-1] < 6 and not compiled
-    verified = placed_on(SMALL, H100, compile_programs=True)
-    assert verified.float32_num_microbatches == 6
+    return requests
+
+
+def test_the_largest_step_is_compiled_and_smaller_ones_take_its_micro_batches(compiled):
+    scale = scale_at("125m", 1_000_000_000)
+    expected = choice_for(placed_on(scale, H100))
+    assert expected.compiles == "none" and expected.num_microbatches[2] < 3 and not compiled
+    verified = placed_on(scale, H100, compiles="largest")
+    assert [batch.global_batch_size // batch.num_microbatches for batch in verified.batches] == [8, 8, 8]
+    assert {request.global_batch_size for request in compiled} == {scale.batches[LARGEST.batch].global_batch_size}
+    assert verified.float32_num_microbatches == expected.num_microbatches[-1]
+    check_message(choice_line(verified))
     number = len(compiled)
-    later = placed_on(SMALL, H100, compile_programs=False)
+    later = placed_on(scale, H100)
     assert later == verified and len(compiled) == number
-    check_message(choice_line(later))
-    # Its time is that of the compiled programs, and --hours counts on no kept compile.
-    time = time_of(later)
-    assert time.basis == "by their compiled programs" and time.hours != pytest.approx(hours_on(later, H100), rel=0.01)
-    assert time_of(dataclasses.replace(later, batches=SCALES["400m"].batches)).basis == "at 40% of the peak"
+    every = placed_on(scale, H100, compiles="all")
+    assert [batch.global_batch_size // batch.num_microbatches for batch in every.batches] == [8, 12, 8]
+    assert every.float32_num_microbatches == 6
+    check_message(choice_line(every))
+    number = len(compiled)
+    assert placed_on(scale, H100, compiles="largest") == every and len(compiled) == number
     # Another length has other batches, or the same programs.
-    other = dataclasses.replace(SMALL, batches=SCALES["400m"].batches)
-    assert not choice_for(placed_on(other, H100, compile_programs=False)).is_compiled
+    assert choice_for(placed_on(SMALL, H100)).compiles == "none"
+
+
+def test_hours_count_on_compiled_programs_where_they_are_known(compiled):
+    expected = tokens_for(1.0, "125m", H100, num_sources=8, compiles="none")
+    found = tokens_for(1.0, "125m", H100, num_sources=8, compiles="largest")
+    number = len(compiled)
+    assert found > 1.1 * expected and tokens_for(1.0, "125m", H100, num_sources=8, compiles="none") == found
+    assert time_of(placed_on(scale_at("125m", found), H100), 8) == (
+        pytest.approx(1.0, rel=0.01),
+        "at 50% of the roofline of compiled programs",
+    )
+    assert len(compiled) == number

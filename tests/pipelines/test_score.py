@@ -165,7 +165,7 @@ def test_machines_are_named_in_words():
         Cpu(4), Gpu("H100", 2), Tpu("v6e-8"), Gpu("H100", 1), Gpu("H200", 8), Gpu("H100", 8, num_hosts=64),
         Gpu("A100-80G", 1), Tpu("v5litepod-256", num_slices=2),
     ]  # fmt: skip
-    for wrong in ("gpu::1", "gpu:H100", "cpu:-1", "v6e-7", "0xH100:1", "H100", "tpu:H100:1"):
+    for wrong in ("gpu::1", "gpu:H100", "cpu:-1", "v6e-7", "0xH100:1", "H100", "tpu:H100:1", "H1000:1", "gpu:V100:1"):
         with expect_error(UserError):
             resources_named(wrong)
 

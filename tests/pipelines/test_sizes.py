@@ -1,32 +1,28 @@
 """Sizes of the flagship: what the rules derive, at any length, and that every part of the recipe keeps its share."""
 
+import dataclasses
 import math
 
 import pytest
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Cpu, Gpu
-from marin_dag.quantities import typed_count
 from pipelines import tootsie
 from pipelines.corpus import sampled_corpus, sources_at
 from pipelines.length import (
     LEAST_STEPS,
     PARTS,
+    evaluated_tokens,
     hours_named,
-    hours_on,
     main_line_tokens,
     tokens_by_part,
-    tokens_in,
     tokens_named,
 )
 from pipelines.mixtures import scaled
 from pipelines.sampled_sources import MIXTURES, sampled_weights
 from pipelines.scales import EIGHT_B, LAPTOP
-from pipelines.sizes import SCALES, SIZES, derived, parameters_without_embeddings, scale_at
+from pipelines.sizes import SCALES, SIZES, parameters_without_embeddings, scale_at
 from runtime.optim.schedule import WsdS
 from tests.catalogue import expect_error
-
-H100 = Gpu("H100", 1)
 
 
 def test_the_ladder_has_every_size_and_names_it_after_its_parameters():
@@ -98,14 +94,16 @@ def test_a_length_too_short_for_a_part_is_refused_with_the_least_that_is_not():
         scale_at("125m", 0.98 * least)
 
 
-def test_hours_give_a_length_that_tokens_can_repeat():
-    tokens = tokens_in(1.0, SCALES["125m"], H100)
-    assert tokens_named(typed_count(tokens)) == tokens
-    assert hours_on(derived("125m", tokens), H100) == pytest.approx(1.0, rel=0.01)
-    assert hours_on(derived("125m", tokens), Gpu("H100", 8)) == pytest.approx(1 / 8, rel=0.01)
-    for hours, machines in ((1.0, Cpu(2)), (1e300, H100)):
-        with expect_error(UserError):
-            tokens_in(hours, LAPTOP, machines)
+def test_evaluations_are_those_of_the_phases_at_their_ends_and_while_they_train():
+    scale = scale_at("125m", 1e9)
+    without = dataclasses.replace(scale, validation_tokens_per_source=0)
+    phases = tootsie.phases(scale, sampled_corpus(scale))
+    every = phases | tootsie.branches(scale, sampled_corpus(scale), phases)
+    sets = sum(1 + len(phase.config.averages) for phase in every.values())
+    assert evaluated_tokens(without, 8) == 8 * scale.evaluation_tokens * sets
+    validated = evaluated_tokens(scale, 1) - evaluated_tokens(without, 1)
+    measured = validated / scale.validation_tokens_per_source
+    assert 100 < measured < 300 and evaluated_tokens(scale, 3) == 3 * evaluated_tokens(scale, 1)
 
 
 def test_lengths_are_read_as_people_write_them():

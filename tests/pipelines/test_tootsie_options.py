@@ -10,7 +10,6 @@ import pytest
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Gpu
 from pipelines import machine_choice, tootsie
-from pipelines.corpus import sources_at
 from tests.catalogue import check_message
 from tests.pipelines.test_identity import digests_of
 
@@ -23,13 +22,15 @@ def _no_kept_choices(tmp_path, monkeypatch):
 def parsed(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     tootsie.add_arguments(parser)
-    return argparse.Namespace(build=tootsie.build, compile=False, json=False, **vars(parser.parse_args(argv)))
+    return argparse.Namespace(
+        build=tootsie.build, compile=False, compile_all=False, json=False, **vars(parser.parse_args(argv))
+    )
 
 
 def plan_text(capsys, *argv):
     session: Any = SimpleNamespace(parsed=parsed(*argv))
-    plan: Any = None  # only --compile looks at it
-    tootsie.report_on_dry_run(session, plan)
+    plan: Any = None
+    tootsie.plan_notes(session, plan)
     return capsys.readouterr().out
 
 
@@ -52,13 +53,12 @@ def test_a_plan_says_length_time_and_machines(place, length, capsys):
         assert tootsie.chosen_scale(repeated) == tootsie.chosen_scale(parsed(*place, *length))
 
 
-def test_a_plan_names_data_that_a_long_run_reads_again(capsys):
-    shown = plan_text(capsys, "--scale", "3b", "--tokens", "1T")
-    check_message(shown)
-    repeated = set(re.findall(r"^data +(\S+)", shown, re.MULTILINE))
-    sources = sources_at(tootsie.chosen_scale(parsed("--scale", "3b", "--tokens", "1T")))
-    assert repeated and all(sources[name].share == 1.0 for name in repeated)
-    assert "data " not in plan_text(capsys, "--scale", "3b", "--tokens", "60B")
+@pytest.mark.parametrize(("argv", "num_lines"), [(("--scale", "3b", "--tokens", "1T"), 1), (("--scale", "8b"), 0)])
+def test_a_plan_names_data_that_the_run_reads_too_often(argv, num_lines, tmp_path, capsys):
+    assert tootsie.main([*argv, "--dry-run", "--prefix", str(tmp_path / "runs")]) == 2
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("data ")]
+    assert len(lines) == num_lines
+    check_message("\n".join(lines))
 
 
 @pytest.mark.parametrize("argv", [("--hours", "1"), ("--hours", "1", "--tokens", "3B"), ("--tokens", "lots")])

@@ -480,6 +480,15 @@ def test_a_leg_that_cannot_run_itself_is_not_counted_on_for_what_lies_on_its_way
     assert lab.carry_out(unable, after) == []
 
 
+def test_no_run_starts_while_a_step_starts_past_the_end_of_a_run(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=20)
+    fork = trunk.at(step=25).then("fork", until_step=40, stride=5)
+    plan = lab.plan(trunk, fork)
+    assert plan["trunk"].will_run and list(plan.open_questions) == ["fork"]
+    check_message(plan.open_questions["fork"])
+    assert lab.plan(trunk, trunk.then("longer", until_step=30), fork).open_questions == {}
+
+
 def test_a_run_without_the_fork_keeps_the_step_that_the_fork_starts_from(lab: Lab) -> None:
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
     fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
