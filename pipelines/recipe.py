@@ -17,6 +17,7 @@ from marin_dag.cli.session import Session
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.graph.step import Step
+from marin_dag.plan.plan import Plan
 from pipelines import (
     batch_command,
     checkpoints_command,
