@@ -45,7 +45,7 @@ def current_settings() -> Settings:
         "the decimal context": (context.prec, context.rounding, context.Emin, context.Emax, dict(context.traps)),
         "socket.getdefaulttimeout()": socket.getdefaulttimeout(),
         "the root logger": (root.level, root.manager.disable, *root.handlers),
-        "limits": (resource.getrlimit(resource.RLIMIT_FSIZE), resource.getrlimit(resource.RLIMIT_NOFILE)),
+        "the limit on files": resource.getrlimit(resource.RLIMIT_FSIZE),
         "the priority": os.getpriority(os.PRIO_PROCESS, 0),
         "patched functions": (builtins.open, time.time, time.monotonic, time.sleep, subprocess.Popen.__init__),
     }

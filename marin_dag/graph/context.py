@@ -88,7 +88,6 @@ class StepContext(Protocol):
         in_flight: int,
         name: str = "shards",
         on_finished: Callable[[int, MappedT], None] | None = None,
-        on_counted: Callable[[int, int], None] | None = None,
     ) -> list[MappedT]:
         """Return `function(item, path)` for each item, in the order of the items. Finished shards survive a kill.
 
@@ -99,8 +98,6 @@ class StepContext(Protocol):
             in_flight: how many shards run at once at most.
             name: differs between several maps of one step.
             on_finished: called in the step's own process with index and result of each item whose files are there.
-            on_counted: called before it with how many are finished, of how many; first with how many an earlier
-                attempt finished. The default reports progress.
         """
 
     def progress(self, done: int, total: int, unit: str, *, begin: float = 0, **figures: float) -> None:

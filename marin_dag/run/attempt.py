@@ -102,7 +102,6 @@ class AttemptContext:
         in_flight: int,
         name: str = "shards",
         on_finished: Callable[[int, MappedT], None] | None = None,
-        on_counted: Callable[[int, int], None] | None = None,
     ) -> list[MappedT]:
         if name in self._mapped:
             raise ValueError(
@@ -123,8 +122,7 @@ class AttemptContext:
             inputs=self.input_files.outputs,
             usage=self.usage,
         )
-        on_counted = on_counted or (lambda done, total: self.progress(done, total, name))
-        results, files = shards.run(self._fan_out, in_flight, self.stop_requested, on_counted, on_finished)
+        results, files = shards.run(self._fan_out, in_flight, self.stop_requested, self.progress, on_finished)
         self._shard_files += files
         return results
 

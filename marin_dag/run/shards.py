@@ -123,7 +123,7 @@ class ShardMap:
         fan_out: FanOut,
         in_flight: int,
         stop_requested: Callable[[], bool],
-        progress: Callable[[int, int], None],
+        progress: Callable[[int, int, str], None],
         on_finished: Callable[[int, Any], None] | None = None,
     ) -> tuple[list[Any], list[FileEntry]]:
         """Return the results in the order of the items, and all files relative to the output."""
@@ -139,14 +139,14 @@ class ShardMap:
         shards = self._take_over()
         if shards:
             self.log.info("%s: %d of %d were finished by earlier attempts", self.name, len(shards), len(self.items))
-        progress(len(shards), len(self.items))
+        progress(len(shards), len(self.items), self.name)
         for index in sorted(shards):
             finished(index)
         missing = [index for index in range(len(self.items)) if index not in shards]
         for number in fan_out.run([self._call(index) for index in missing], in_flight, self.name, stop_requested):
             index = missing[number]
             shards[index] = self._read(self._record_path(index))
-            progress(len(shards), len(self.items))
+            progress(len(shards), len(self.items), self.name)
             finished(index)
         if len(shards) < len(self.items):
             raise StepStopped(f"{self.name}: {len(shards):,} of {len(self.items):,} finished")

@@ -44,13 +44,10 @@ class FolderContext:
         in_flight: int,
         name: str = "shards",
         on_finished: Callable[[int, Any], None] = lambda index, result: None,
-        on_counted: Callable[[int, int], None] = lambda done, total: None,
     ) -> list:
         items = list(items)
-        on_counted(0, len(items))
         results = [function(item, f"{self.output_path}/{name}/{index:05d}") for index, item in enumerate(items)]
         for index, result in enumerate(results):
-            on_counted(index + 1, len(items))
             on_finished(index, result)
         return results
 

@@ -31,10 +31,8 @@ class Workers:
         in_flight,
         name="shards",
         on_finished=lambda index, result: None,
-        on_counted=lambda done, total: None,
     ):
         items = list(items)
-        on_counted(0, len(items))
         self.started.add(f"{self.context.name}/{name}")
         order = random.Random(self.num_workers).sample(range(len(items)), len(items))
         with concurrent.futures.ThreadPoolExecutor(self.num_workers) as pool:

@@ -218,12 +218,12 @@ def test_a_result_without_a_known_type_is_refused(tmp_path: Path, function: Any)
     store = open_store(str(tmp_path))
     with expect_error(TypeError):
         ShardMap(store, "records", 1, "output", "shards", function, [1], *rest()).run(
-            SequentialFanOut(), 1, lambda: False, lambda done, total: None
+            SequentialFanOut(), 1, lambda: False, lambda *values: None
         )
 
 
 def test_a_map_without_a_shard_in_flight_is_refused(tmp_path: Path) -> None:
     with expect_error(ValueError):
         ShardMap(open_store(str(tmp_path)), "records", 1, "output", "shards", square, [1], *rest()).run(
-            SequentialFanOut(), 0, lambda: False, lambda done, total: None
+            SequentialFanOut(), 0, lambda: False, lambda *values: None
         )
