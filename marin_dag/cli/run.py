@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from marin_dag.cli.copy import finish_copies, outstanding, start_copies, target_of
@@ -27,6 +27,7 @@ from marin_dag.ledger.records import Record, Records
 from marin_dag.plan.config_checks import settings_to_fix
 from marin_dag.plan.document import plan_document
 from marin_dag.plan.explain import explain
+from marin_dag.plan.lint import LintWarning
 from marin_dag.plan.plan import Plan
 from marin_dag.plan.planned import Verdict
 from marin_dag.plan.table import render_plan, uncovered_lines
@@ -60,7 +61,21 @@ def plan_and_run(session: Session) -> int:
         raise UserError(
             f"{''.join(questions)}Nothing was started. To run the other steps, select them with --until or --only."
         )
+    for line in _lint_lines(_lint(session, plan)):
+        print(f"warning: {line}", file=sys.stderr)
     return detach(session) if session.parsed.detach else _run_and_copy(session, plan)
+
+
+def _lint(session: Session, plan: Plan) -> dict[str, Sequence[LintWarning]]:
+    """Return the lint warnings about the steps that will run."""
+    found = session.options.lint(plan.graph)
+    return {planned.name: found[planned.name] for planned in plan.will_run if planned.name in found}
+
+
+def _lint_lines(warnings: Mapping[str, Sequence[LintWarning]]) -> Iterator[str]:
+    for name, of_step in warnings.items():
+        for warning in of_step:
+            yield f"{name}: {warning.text}; instead: {warning.options(name)}"
 
 
 @command(
@@ -86,8 +101,7 @@ def show_plan(session: Session, plan: Plan) -> int:
     code, commands = exit_code(plan), commands_to_continue(session, plan)
     if code == NOTHING_WOULD_RUN and copies is not None and copies["num_left"]:
         code, commands = SOMETHING_WOULD_RUN, [("copy them", session.line()), *commands]
-    lint = session.options.lint(plan.graph)
-    warnings = {planned.name: lint[planned.name] for planned in plan.will_run if planned.name in lint}
+    warnings = _lint(session, plan)
     if session.parsed.json:
         document = plan_document(
             plan,
@@ -106,9 +120,8 @@ def show_plan(session: Session, plan: Plan) -> int:
     print(render_plan(plan, width=width, color=is_terminal and not is_dumb, every_step=session.parsed.every_step))
     if warnings:
         print("\nWarnings (the plan is valid as it is):")
-    for name, of_step in warnings.items():
-        for warning in of_step:
-            print(f"  {name}: {warning.text}; instead: {warning.options(name)}")
+    for line in _lint_lines(warnings):
+        print(f"  {line}")
     lines = [("outputs in", _outputs(session.store, plan))]
     if copies is not None:
         finished = counted(copies["num_outputs"], "finished output")

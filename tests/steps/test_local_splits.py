@@ -59,6 +59,13 @@ def test_the_share_of_the_message_makes_a_plan_without_a_warning(planned):
     assert lint(planned(TEXTS, float(warning.cure["validation_share"]))) == {}
 
 
+def test_a_run_warns_of_few_held_out_documents_before_it_starts_a_step(planned, tmp_path, monkeypatch, capsys):
+    graph = planned(TEXTS, 0.1)
+    monkeypatch.setattr("marin_dag.cli.run._run_and_copy", lambda session, plan: 0)
+    assert recipe.main(lambda _: graph.targets, name="toy", argv=["--prefix", str(tmp_path / "runs")]) == 0
+    check_message(capsys.readouterr().err)
+
+
 @pytest.mark.parametrize(
     "source",
     [
