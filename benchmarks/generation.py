@@ -4,7 +4,7 @@ One process, the same threads, weights, prompts and batch size, greedy in float3
 in the shape of a 135M Llama. Texts have different lengths, as stop strings give them: transformers writes a batch until
 its last text ends, and ours gives the slot to the next request. The ratio for texts of one length is printed beside it,
 and the limit of the machine: each token of a batch reads all weights, and no product is faster than one of large
-matrices. Contestants take turns, the first of which does not count; medians are compared.
+matrices. Contestants take turns, the first of which does not count; medians are compared. It takes five minutes.
 
     python benchmarks/generation.py
 """
@@ -109,7 +109,7 @@ def torch_model(params: Params, config: LlamaConfig) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=SHAPE.num_hidden_layers)
-    parser.add_argument("--prompts", type=int, default=48)
+    parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--longest", type=int, default=128, help="tokens of a text, at most")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--turns", type=int, default=3)

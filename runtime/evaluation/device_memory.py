@@ -3,6 +3,7 @@
 Importable without JAX: plans ask for it.
 """
 
+import bisect
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -14,7 +15,8 @@ CACHED_TOKENS = 32_768
 QUERIES_PER_BATCH = 1_024
 """Scored positions whose logits a device holds at once."""
 GIB = 2**30
-LEAST_CAPACITY, LEAST_UNEVEN = 128, 1_024
+CAPACITIES = sorted((*(128 << power for power in range(20)), *(1_536 << power for power in range(17))))
+"""Capacities of a slot in tokens: powers of two, and three quarters of large ones."""
 USABLE_SHARE = 0.97
 """Share of a device's memory that plans use; fragments take the rest."""
 GATHERED_EMBEDDINGS = 1.5
@@ -102,14 +104,10 @@ def _check_room(name: str, wanted: int, most: int, usable: float, taken: Iterabl
 
 
 def cache_capacity(need: int) -> int:
-    """Return the capacity of a slot for that many tokens: a power of two, or three quarters of a large one."""
-    power = max(LEAST_CAPACITY, 1 << (need - 1).bit_length())
-    return power * 3 // 4 if power > LEAST_UNEVEN and need <= power * 3 // 4 else power
+    """Return the least capacity of a slot for that many tokens."""
+    return CAPACITIES[bisect.bisect_left(CAPACITIES, need)]
 
 
 def _largest_capacity(room: int) -> int:
     """Return the largest capacity of a slot in that many tokens, or 0."""
-    power = 1 << max(0, room.bit_length() - 1)
-    if power < LEAST_CAPACITY:
-        return 0
-    return power * 3 // 2 if power >= LEAST_UNEVEN and room >= power * 3 // 2 else power
+    return max((capacity for capacity in CAPACITIES if capacity <= room), default=0)

@@ -44,14 +44,7 @@ class ModelProgram(NamedTuple):
         kernel, reason = cache_kernel_of(
             platform(mesh), head_dim=config.head_dim, compute_dtype=np.dtype(compute_dtype).name
         )
-        computation = computation_on(
-            mesh,
-            config,
-            attention_kernel="chunked",
-            compute_dtype=compute_dtype,
-            remat="none",
-            reduce_dtype="float32",
-        )
+        computation = computation_on(mesh, config, attention_kernel="chunked", compute_dtype=compute_dtype)
         return cls(config.build(), computation._replace(cache_kernel=kernel), reason)
 
     @property

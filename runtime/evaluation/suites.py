@@ -81,14 +81,13 @@ def tasks_of(spec: TaskSpec) -> tuple[Task, ...]:
     ]
     if spec.num_fewshot is None and any(entry.num_fewshot is not None for entry in entries):
         return tuple(
-            _group(dataclasses.replace(spec, num_fewshot=entry.num_fewshot), root, entry.name, found)
+            _task(dataclasses.replace(spec, num_fewshot=entry.num_fewshot), root, entry.name, found)
             for entry, found in zip(entries, leaves, strict=True)
         )
-    return (_group(spec, root, group, [each for found in leaves for each in found]),)
+    return (_task(spec, root, group, [each for found in leaves for each in found]),)
 
 
-def _group(spec: TaskSpec, root: Path, name: str, leaves: Sequence[Definition]) -> Task:
-    facts = [read_facts(root / each.yaml, each.settings) for each in leaves]
+def _check_group(spec: TaskSpec, name: str, facts: Sequence[Facts]) -> None:
     if len({each.output_type == GENERATED for each in facts}) > 1:
         raise DefinitionError(
             f"group {name!r}: some of its tasks have choices and some write text, and no score covers both; name its "
@@ -100,11 +99,11 @@ def _group(spec: TaskSpec, root: Path, name: str, leaves: Sequence[Definition]) 
             f"group {name!r}: its tasks have {' and '.join(map(str, sorted(numbers)))} worked examples, and a group is "
             "scored with one number. Set num_fewshot, or name its tasks."
         )
-    return _task(spec, root, name, leaves)
 
 
 def _task(spec: TaskSpec, root: Path, name: str, leaves: Sequence[Definition]) -> Task:
     facts = [read_facts(root / each.yaml, each.settings) for each in leaves]
+    _check_group(spec, name, facts)
     shots = facts[0].num_fewshot if spec.num_fewshot is None else spec.num_fewshot
     for each in facts:
         _check_examples(name, shots, each)

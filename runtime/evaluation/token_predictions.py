@@ -61,14 +61,7 @@ def build_prediction_step(
 ) -> PredictionStep:
     """Return `step(params, tokens, segment_ids) -> Predictions`, for parameters sharded as in the train step."""
     check_placement(config, mesh)
-    computation = computation_on(
-        mesh,
-        config,
-        attention_kernel=attention_kernel,
-        compute_dtype=compute_dtype,
-        remat="none",
-        reduce_dtype="float32",
-    )
+    computation = computation_on(mesh, config, attention_kernel=attention_kernel, compute_dtype=compute_dtype)
     frequencies = config.build().frequencies(rope)
     program = _program(config, mesh, computation)
     return lambda params, tokens, segment_ids: program(params, tokens, segment_ids, frequencies)
