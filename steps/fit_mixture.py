@@ -26,12 +26,13 @@ class FitMixtureConfig(BaseModel, frozen=True, extra="forbid"):
     """Most times that the phase may read a source."""
     min_shares: dict[str, float] = {}
     max_shares: dict[str, float] = {}
-    num_bootstraps: int = Field(default=200, ge=20)
+    num_draws: int = Field(default=200, ge=20)
+    """Laws to draw from those that the proxies allow."""
     seed: int = 0
 
 
 class SourceShare(BaseModel, frozen=True, extra="forbid"):
-    """The share of a source, with a 90 % interval over resampled proxies."""
+    """The share of a source, with a 90 % interval over laws that the proxies allow."""
 
     natural: float
     share: float
@@ -49,7 +50,7 @@ class FitMixtureResult(BaseModel, frozen=True, extra="forbid"):
 
     shares: dict[str, SourceShare]
     gain: float
-    """Less the optimism of choosing by the proxies that measure; `gain_low` and `gain_high` are a 90 % interval."""
+    """Mean over laws that the proxies allow; `gain_low` and `gain_high` are a 90 % interval."""
     gain_low: float
     gain_high: float
     errors: dict[str, float]
@@ -87,7 +88,7 @@ def fit_mixture(config: FitMixtureConfig, context: StepContext) -> FitMixtureRes
     """Fit a law for each domain, and search the best mixture within the limits and the range of the proxies."""
     import numpy as np
 
-    from runtime.data.mixing.offline_search import fit_law, search
+    from runtime.data.mixing.offline_search import Posterior, search
 
     names = sorted(config.caches)
     domains = sorted(config.evaluations[0].result.hot)
@@ -100,8 +101,8 @@ def fit_mixture(config: FitMixtureConfig, context: StepContext) -> FitMixtureRes
     lower = np.maximum(shares.min(axis=0), [config.min_shares.get(name, 0.0) for name in names])
     upper = np.minimum(np.minimum(shares.max(axis=0), most), [config.max_shares.get(name, 1.0) for name in names])
     _check_bounds(config, names, lower.tolist(), upper.tolist())
-    law = fit_law(shares, losses)
-    found = search(law, shares, losses, lower, upper, num_bootstraps=config.num_bootstraps, seed=config.seed)
+    posterior = Posterior(shares, losses)
+    found = search(posterior.draw(config.num_draws, seed=config.seed), shares[0], lower, upper)
     context.log.info("predicted gain over the natural mixture: %.4f bits per byte", found.gain)
     low, high = found.share_intervals
     rows = zip(shares[0], found.shares, low, high, found.shares * config.target_tokens / tokens, strict=True)
@@ -114,7 +115,7 @@ def fit_mixture(config: FitMixtureConfig, context: StepContext) -> FitMixtureRes
         gain=found.gain,
         gain_low=found.gain_interval[0],
         gain_high=found.gain_interval[1],
-        errors=dict(zip(domains, law.errors.tolist(), strict=True)),
+        errors=dict(zip(domains, posterior.errors().tolist(), strict=True)),
         spread=dict(zip(domains, losses.std(axis=0).tolist(), strict=True)),
     )
 

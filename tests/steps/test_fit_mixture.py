@@ -52,7 +52,7 @@ def config(**changes: Any) -> FitMixtureConfig:
         "caches": {name: cache(name) for name in NATURAL},
         "target_tokens": 20_000,
         "max_epochs": 4.0,
-        "num_bootstraps": 20,
+        "num_draws": 20,
     }
     return FitMixtureConfig(**fields | changes)
 

@@ -2,44 +2,52 @@
 
 Mixtures are drawn as in RegMix (arXiv:2407.01492). The law is that of arXiv:2403.16952: the loss of a domain is the sum
 of a floor and an exponential of a linear function of the shares.
+
+Given a floor, the law is a linear regression of log(loss - floor). The slopes have a normal prior around 0, so that a
+mixture which is chosen for its predicted loss is not predicted too well. Floor, width of the prior and noise have the
+probabilities that the proxies give them.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float
 
 SMALLEST_SHARE = 1e-3
 """Least share in a drawn mixture, so that each proxy has every source."""
-FLOORS = (0.0, 0.5, 0.8, 0.9, 0.95)
+FLOORS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """Floors to try, as parts of the lowest loss of a domain."""
-RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Penalties of the ridge regression to try."""
+RIDGES = tuple(10.0**exponent for exponent in range(-6, 3))
+"""Variances of the noise to try, as multiples of the prior variance of a slope; with the last, no mixture matters."""
 ITERATIONS = 300
-BISECTIONS = 60
+SMALLEST_MOVE = 1e-5
+"""Change of a share at which the search for the best one ends."""
+BISECTIONS = 40
 INTERVAL = (5.0, 95.0)
-"""Percentiles of the bootstrap."""
+"""Percentiles of the draws."""
 
 Shares = Float[np.ndarray, "proxies sources"]
 Losses = Float[np.ndarray, "proxies domains"]
+Mixtures = Float[np.ndarray, "*draws sources"]
 Bounds = Float[np.ndarray, "sources"]
 
 
 @dataclasses.dataclass(frozen=True)
 class MixtureLaw:
-    """The law of each domain, and how it was chosen."""
+    """The law of each domain, or draws of it."""
 
-    floors: Float[np.ndarray, "domains"]
-    offsets: Float[np.ndarray, "domains"]
-    slopes: Float[np.ndarray, "sources domains"]
-    ridges: Float[np.ndarray, "domains"]
-    errors: Float[np.ndarray, "domains"]
-    """Root mean square error for proxies that the fit leaves out, one at a time."""
+    floors: Float[np.ndarray, "*draws domains"]
+    offsets: Float[np.ndarray, "*draws domains"]
+    slopes: Float[np.ndarray, "*draws sources domains"]
 
     def predicted(self, shares: Float[np.ndarray, "... sources"]) -> Float[np.ndarray, "... domains"]:
-        """Return the loss of each domain under a mixture."""
-        return self.floors + np.exp(self.offsets + shares @ self.slopes)
+        """Return the loss of each domain under a mixture, with draws under one mixture for each."""
+        return self.floors + np.exp(self.offsets + (shares[..., None, :] @ self.slopes)[..., 0, :])
+
+    def mean(self, shares: Float[np.ndarray, "... sources"]) -> Float[np.ndarray, "..."]:
+        """Return the mean loss of the domains."""
+        return self.predicted(shares).mean(axis=-1)
 
 
 def draw_mixtures(
@@ -60,152 +68,140 @@ def draw_mixtures(
     return [dict(zip(names, (round(float(share), 6) for share in shares), strict=True)) for shares in found]
 
 
-def fit_law(shares: Shares, losses: Losses) -> MixtureLaw:
-    """Fit each domain by ridge regression of log(loss - floor), at the floor and ridge of least leave-one-out error."""
-    hats = {ridge: _hat(shares, ridge) for ridge in RIDGES}
-    fits = [_fit_domain(hats, losses[:, domain]) for domain in range(losses.shape[1])]
-    floors, ridges, errors = (np.array(values) for values in zip(*fits, strict=True))
-    offsets, slopes = _solved(shares, losses, floors, ridges)
-    return MixtureLaw(floors, offsets, slopes, ridges, errors)
+class Posterior:
+    """What the proxies say of the law: the probabilities of its parameters.
+
+    The domains share the ratio of noise and prior, since few proxies tell little of one domain. Noise of a proxy, such
+    as that of its seed and its batches, is partly the same in all domains; any two have the mean correlation.
+    """
+
+    def __init__(self, shares: Shares, losses: Losses) -> None:
+        self._losses, self._middle = losses, shares.mean(axis=0)
+        self._left, self._scale, self._right = np.linalg.svd(shares - self._middle, full_matrices=False)
+        self._floors = np.multiply.outer(FLOORS, losses.min(axis=0))
+        evidence = np.stack([self._log_evidence(floor) for floor in self._floors])
+        evidence -= evidence.max(axis=(0, 2), keepdims=True)
+        self._of_floors = np.exp(evidence)
+        logs = np.log(self._of_floors.sum(axis=0)).sum(axis=0)
+        self._of_ridges = np.exp(logs - logs.max())
+        shared = self._shared_noise()
+        # Domains with the same noise are one witness, and not several.
+        self._of_ridges **= 1 / shared
+        self._of_mean, self._of_rest = shared, (losses.shape[1] - shared) / max(1, losses.shape[1] - 1)
+
+    def _shared_noise(self) -> float:
+        """Return the variance of the sum of the domains' noises, as a multiple of that of independent noises."""
+        num_domains = self._losses.shape[1]
+        _, hat, logs = self._most_probable()
+        correlations = np.corrcoef((logs - hat @ logs).T).reshape(num_domains, num_domains)
+        return float(np.clip(correlations.sum() / num_domains, 1.0, num_domains))
+
+    def draw(self, num_draws: int, *, seed: int) -> MixtureLaw:
+        """Return laws that the proxies allow."""
+        rng = np.random.default_rng(seed)
+        num_proxies, num_domains = self._losses.shape
+        chosen = rng.choice(len(RIDGES), num_draws, p=self._of_ridges / self._of_ridges.sum())
+        weights = self._of_floors[:, :, chosen].cumsum(axis=0)
+        rows = (weights < rng.uniform(size=weights.shape[1:]) * weights[-1]).sum(axis=0).T
+        floors = self._floors[rows, np.arange(num_domains)]
+        ridges = np.array(RIDGES)[chosen]
+        logs = np.log(self._losses.T - floors[:, :, None])
+        noise = np.sqrt(self._rest(logs, ridges[:, None, None]) / rng.chisquare(num_proxies - 1, num_draws)[:, None])
+        found = (logs @ self._left) / noise[:, :, None]
+        normal = rng.normal(size=found.shape)
+        along = np.zeros_like(found)
+        for variance, part in ((self._of_mean, _mean), (self._of_rest, lambda each: each - _mean(each))):
+            width = self._scale**2 + variance * ridges[:, None, None]
+            along += part(found) * self._scale / width + part(normal) * np.sqrt(variance / width)
+        slopes = (along * noise[:, :, None]) @ self._right
+        return MixtureLaw(floors, logs.mean(axis=2) - slopes @ self._middle, np.moveaxis(slopes, 1, 2))
+
+    def errors(self) -> Float[np.ndarray, "domains"]:
+        """Return each domain's root mean square error for proxies that the fit leaves out, one at a time."""
+        floor, hat, logs = self._most_probable()
+        left_out = logs - (logs - hat @ logs) / (1 - np.diag(hat))[:, None]
+        found: np.ndarray = np.sqrt(np.mean((floor + np.exp(left_out) - self._losses) ** 2, axis=0))
+        return found
+
+    def _most_probable(self) -> tuple[Float[np.ndarray, "domains"], Float[np.ndarray, "proxies proxies"], Losses]:
+        """Return the most probable floors, the matrix from observed to fitted logarithms, and the logarithms."""
+        ridge = int(np.argmax(self._of_ridges))
+        floor = self._floors[np.argmax(self._of_floors[:, :, ridge], axis=0), np.arange(self._losses.shape[1])]
+        hat = (self._left * self._kept(RIDGES[ridge])) @ self._left.T + 1 / len(self._losses)
+        return floor, hat, np.log(self._losses - floor)
+
+    def _log_evidence(self, floors: Float[np.ndarray, "domains"]) -> Float[np.ndarray, "domains ridges"]:
+        """Return the logarithm of the probability of each domain's losses, up to a constant, for each ridge."""
+        logs = np.log(self._losses - floors).T
+        rests = np.stack([self._rest(logs, ridge) for ridge in RIDGES], axis=1)
+        widths = np.array([np.log1p(self._scale**2 / ridge).sum() for ridge in RIDGES])
+        found: np.ndarray = -0.5 * (widths + (logs.shape[1] - 1) * np.log(rests)) - logs.sum(axis=1, keepdims=True)
+        return found
+
+    def _kept(self, ridge: float | np.ndarray) -> np.ndarray:
+        """Return the share of each principal component of the mixtures that a regression keeps."""
+        found: np.ndarray = self._scale**2 / (self._scale**2 + ridge)
+        return found
+
+    def _rest(self, logs: Float[np.ndarray, "*rows proxies"], ridge: float | np.ndarray) -> Float[np.ndarray, "*rows"]:
+        """Return the sum of squares that a regression of each row leaves, with that of its slopes."""
+        centred = logs - logs.mean(axis=-1, keepdims=True)
+        found: np.ndarray = (centred**2).sum(axis=-1) - ((centred @ self._left) ** 2 * self._kept(ridge)).sum(axis=-1)
+        return found
 
 
-def refit(law: MixtureLaw, shares: Shares, losses: Losses) -> MixtureLaw:
-    """Fit other proxies with the floors and ridges of a law."""
-    offsets, slopes = _solved(shares, losses, law.floors, law.ridges)
-    return dataclasses.replace(law, offsets=offsets, slopes=slopes)
+def _mean(each: Float[np.ndarray, "draws domains components"]) -> Float[np.ndarray, "draws 1 components"]:
+    found: np.ndarray = each.mean(axis=1, keepdims=True)
+    return found
 
 
-def best_mixture(law: MixtureLaw, lower: Bounds, upper: Bounds) -> Float[np.ndarray, "sources"]:
-    """Return the shares within the bounds that minimise the mean predicted loss, a convex function of the shares."""
-    shares, step = projected(np.full(len(lower), 1 / len(lower)), lower, upper), 1.0
-    value = law.predicted(shares).mean()
+def best_mixture(law: MixtureLaw, lower: Bounds, upper: Bounds) -> Mixtures:
+    """Return the shares within the bounds that minimise the mean predicted loss, a convex function of the shares.
+
+    Draws of a law have one mixture each.
+    """
+    draws = law.floors.shape[:-1]
+    shares = np.broadcast_to(projected(np.full(len(lower), 1 / len(lower)), lower, upper), (*draws, len(lower)))
+    step, value = np.ones((*draws, 1)), law.mean(shares)
     for _ in range(ITERATIONS):
-        gradient = law.slopes @ (law.predicted(shares) - law.floors) / len(law.floors)
-        while step > 1e-12:
-            moved = projected(shares - step * gradient, lower, upper)
-            found = law.predicted(moved).mean()
-            if found <= value - np.sum((moved - shares) ** 2) / (4 * step):
-                break
-            step /= 2
-        if value - found < 1e-12:
+        slope = (law.slopes @ (law.predicted(shares) - law.floors)[..., None])[..., 0] / law.floors.shape[-1]
+        moved = projected(shares - step * slope, lower, upper)
+        if np.abs(moved - shares).max() < SMALLEST_MOVE:
             break
-        shares, value, step = moved, found, 2 * step
+        found = law.mean(moved)
+        better = (found <= value - np.sum((moved - shares) ** 2, axis=-1) / (4 * step[..., 0]))[..., None]
+        shares, value = np.where(better, moved, shares), np.where(better[..., 0], found, value)
+        step = np.where(better, 2 * step, step / 2)
     return shares
 
 
-def projected(point: Bounds, lower: Bounds, upper: Bounds) -> Bounds:
+def projected(point: Mixtures, lower: Bounds, upper: Bounds) -> Mixtures:
     """Return the nearest shares within the bounds that add up to 1."""
-    low, high = (point - upper).min(), (point - lower).max()
+    low, high = (point - upper).min(axis=-1, keepdims=True), (point - lower).max(axis=-1, keepdims=True)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if np.clip(point - middle, lower, upper).sum() > 1 else (low, middle)
-    found: Bounds = np.clip(point - high, lower, upper)
+        is_over = np.clip(point - middle, lower, upper).sum(axis=-1, keepdims=True) > 1
+        low, high = np.where(is_over, middle, low), np.where(is_over, high, middle)
+    found: Mixtures = np.clip(point - high, lower, upper)
     return found
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchedMixture:
-    """The best mixture, with 90 % intervals: of shares over resampled proxies, of the gain over resampled errors."""
+    """The best mixture and its gain, with 90 % intervals."""
 
     shares: Float[np.ndarray, "sources"]
     share_intervals: Float[np.ndarray, "2 sources"]
     gain: float
-    """Predicted fall of the mean loss against the first proxy's mixture, less what the choice of the best adds."""
+    """Predicted fall of the mean loss against the first proxy's mixture."""
     gain_interval: tuple[float, float]
 
 
-def search(
-    law: MixtureLaw, shares: Shares, losses: Losses, lower: Bounds, upper: Bounds, *, num_bootstraps: int, seed: int
-) -> SearchedMixture:
-    """Return the best mixture within the bounds, and its gain without the optimism of a choice by the same proxies."""
-    best = best_mixture(law, lower, upper)
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(num_bootstraps):
-        chosen = rng.integers(0, len(shares), len(shares))
-        found.append(best_mixture(refit(law, shares[chosen], losses[chosen]), lower, upper))
-    intervals = np.percentile(np.stack(found), INTERVAL, axis=0)
-    gain = _gain(law, shares[0], best)
-    logs = np.log(losses - law.floors)
-    even = dataclasses.replace(law, offsets=logs.mean(axis=0), slopes=np.zeros_like(law.slopes))
-    noise, bounds = _noise(law, shares, logs), (lower, upper)
-    optimism = [_optimism(world, noise, shares, bounds, num_bootstraps, rng) for world in (law, even)]
-    low, high = (np.percentile(optimism, percentile, axis=1) for percentile in INTERVAL)
-    return SearchedMixture(
-        best, intervals, gain - float(np.median(optimism)), (float(gain - high.max()), float(gain - low.min()))
-    )
-
-
-def _noise(law: MixtureLaw, shares: Shares, logs: Losses) -> Losses:
-    """Return the errors of a domain's logarithms, for fits without their proxy, or, if smaller, their deviations."""
-    hats = [_hat(shares, ridge) for ridge in law.ridges]
-    errors = np.stack(
-        [(values - hat @ values) / (1 - np.diag(hat)) for values, hat in zip(logs.T, hats, strict=True)], axis=1
-    )
-    errors -= errors.mean(axis=0)
-    deviations = logs - logs.mean(axis=0)
-    noise: Losses = np.where(errors.std(axis=0) < deviations.std(axis=0), errors, deviations)
-    return noise
-
-
-def _optimism(
-    world: MixtureLaw,
-    noise: Losses,
-    shares: Shares,
-    bounds: tuple[Bounds, Bounds],
-    num_bootstraps: int,
-    rng: np.random.Generator,
-) -> list[float]:
-    """Return by how much searches in a world whose law is known predict more than the gain of what they find.
-
-    Each one fits and searches the losses of the world with resampled noise. The law of the proxies alone is too kind a
-    world: where no mixture matters, it has an effect. So `search` takes the wider of this one and one without effect.
-    """
-    found = []
-    for _ in range(num_bootstraps):
-        logs = world.offsets + shares @ world.slopes + noise[rng.integers(0, len(shares), len(shares))]
-        law = fit_law(shares, world.floors + np.exp(logs))
-        best = best_mixture(law, *bounds)
-        found.append(_gain(law, shares[0], best) - _gain(world, shares[0], best))
-    return found
-
-
-def _gain(law: MixtureLaw, before: Bounds, after: Bounds) -> float:
-    return float(law.predicted(before).mean() - law.predicted(after).mean())
-
-
-def _fit_domain(hats: Mapping[float, np.ndarray], losses: Float[np.ndarray, "proxies"]) -> tuple[float, float, float]:
-    """Return floor, ridge and leave-one-out error of the best fit of one domain; `hats` are by ridge."""
-    found = []
-    for part in FLOORS:
-        floor = part * losses.min()
-        logs = np.log(losses - floor)
-        for ridge, hat in hats.items():
-            left_out = logs - (logs - hat @ logs) / (1 - np.diag(hat))
-            error = np.sqrt(np.mean((floor + np.exp(left_out) - losses) ** 2))
-            found.append((float(error), float(floor), ridge))
-    error, floor, ridge = min(found)
-    return floor, ridge, error
-
-
-def _hat(shares: Shares, ridge: float) -> Float[np.ndarray, "proxies proxies"]:
-    """Return the matrix from observed to fitted values of a ridge regression with a free offset."""
-    centred = shares - shares.mean(axis=0)
-    inner = centred.T @ centred + ridge * np.eye(shares.shape[1])
-    hat: Shares = centred @ np.linalg.solve(inner, centred.T) + 1 / len(shares)
-    return hat
-
-
-def _solved(
-    shares: Shares, losses: Losses, floors: Sequence[float] | np.ndarray, ridges: Sequence[float] | np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    centre = shares.mean(axis=0)
-    centred = shares - centre
-    slopes = np.empty((shares.shape[1], losses.shape[1]))
-    means = np.empty(losses.shape[1])
-    for domain, (floor, ridge) in enumerate(zip(floors, ridges, strict=True)):
-        logs = np.log(losses[:, domain] - floor)
-        means[domain] = logs.mean()
-        inner = centred.T @ centred + ridge * np.eye(shares.shape[1])
-        slopes[:, domain] = np.linalg.solve(inner, centred.T @ (logs - means[domain]))
-    return means - centre @ slopes, slopes
+def search(law: MixtureLaw, natural: Bounds, lower: Bounds, upper: Bounds) -> SearchedMixture:
+    """Return the mixture within the bounds that is best on average over draws of the law."""
+    joined = MixtureLaw(law.floors.ravel(), law.offsets.ravel(), np.moveaxis(law.slopes, 1, 0).reshape(len(lower), -1))
+    best = best_mixture(joined, lower, upper)
+    gains = law.mean(natural) - law.mean(best)
+    low, high = np.percentile(gains, INTERVAL)
+    intervals = np.percentile(best_mixture(law, lower, upper), INTERVAL, axis=0)
+    return SearchedMixture(best, intervals, float(gains.mean()), (float(low), float(high)))
