@@ -124,6 +124,12 @@ class LineDisplay:
         while not self._has_ended.wait(SHORT_SECONDS / 4):
             self.show_starts()
 
+    def began(self, name: str, moment: float) -> None:
+        """Correct when a started step began, on the monotonic clock."""
+        with self._lock:
+            if name in self._starts:
+                self._starts[name] = self._starts[name]._replace(moment=moment)
+
     def progress(self, name: str, progress: Progress) -> None:
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
