@@ -164,7 +164,7 @@ def _row(run: Run, tasks: Sequence[str], prices: Mapping[str, float]) -> list[st
         NONE if run.loss is None else f"{run.loss:.4f}",
         NONE if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
         *(_score(run, task) for task in tasks),
-        NONE if run.hours is None else f"{run.hours:.2f}",
+        NONE if run.hours is None else f"{run.hours:.{2 if run.hours >= 1 else 4}f}",  # 0.0001 is a third of a second
         *([NONE if cost is None else f"{cost:,.2f}"] if prices else []),
         run.user or NONE,
         run.finished[:16].replace("T", " ") or NONE,

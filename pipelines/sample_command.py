@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from marin_dag.cli.parser import number
 from marin_dag.cli.session import NOTHING_WOULD_RUN, Session, command
 from marin_dag.errors import UserError
 from marin_dag.graph.graph import Graph
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from runtime.interop.chat_template import ChatTemplate
 
 MAX_NEW_TOKENS = 128
+TEMPERATURE = number("a temperature; use 0 for the likeliest tokens, or a number above it", least=0.0)
 KINDS = (TrainPhaseConfig, HfExportConfig, HfImportConfig, MergeCheckpointsConfig)
 
 
@@ -44,7 +46,7 @@ KINDS = (TrainPhaseConfig, HfExportConfig, HfImportConfig, MergeCheckpointsConfi
         "--max-new-tokens": value(
             "N", f"longest text in tokens (default {MAX_NEW_TOKENS})", type=positive, default=MAX_NEW_TOKENS
         ),
-        "--temperature": value("T", "0: the likeliest tokens", type=float, default=0.0),
+        "--temperature": value("T", "0: the likeliest tokens", type=TEMPERATURE, default=0.0),
         "--top-p": value("P", "draw from the likeliest tokens that reach P", type=float),
         "--seed": value("N", "seed of the draws (default 0)", type=int),
         "--chat": flag("answer by the tokenizer's chat template"),

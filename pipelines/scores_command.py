@@ -36,7 +36,8 @@ def scores(session: Session) -> Shown:
     every = read_points(graph, session.store)
     points = [point for point in every if point.phase in wanted] if session.parsed.names else every
     if not points:
-        return Shown([f"no phase has scores under {session.store.prefix} as the recipe is now; {OPTION} N makes some"])
+        none = f"no phase has scores under {session.store.prefix} as the recipe is now; {OPTION} N makes some"
+        return Shown([none], document=list)
     rows = [["phase", "weights", "after step", "tokens", "measure", "value", "±"]]
     for point in points:
         error = "" if point.stderr is None else f"{point.stderr:.4f}"

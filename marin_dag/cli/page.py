@@ -40,5 +40,5 @@ def page(session: Session) -> int:
 
 
 def _read_values(content: PageContent) -> None:
-    with contextlib.suppress(StoreError, OSError):
+    with contextlib.suppress(StoreError, OSError, UserError):
         content.values(None, None)

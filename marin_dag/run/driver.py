@@ -270,7 +270,9 @@ class Run:
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]
         if outcome.status == "done":
-            self.started(outcome.task.key)  # the outcome of a short step arrives before its start
+            if not node.has_started:  # the outcome of a short step arrives before its start
+                self.started(outcome.task.key)
+                self.display.began(node.step.name, node.submitted)
             self._release_later(node)
             self._done(node, outcome.detail)
             if outcome.record is not None and outcome.record.warnings:

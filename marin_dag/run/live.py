@@ -124,6 +124,12 @@ class LineDisplay:
         while not self._has_ended.wait(SHORT_SECONDS / 4):
             self.show_starts()
 
+    def began(self, name: str, moment: float) -> None:
+        """Correct when a started step began, on the monotonic clock."""
+        with self._lock:
+            if name in self._starts:
+                self._starts[name] = self._starts[name]._replace(moment=moment)
+
     def progress(self, name: str, progress: Progress) -> None:
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
@@ -147,8 +153,8 @@ class TableDisplay(LineDisplay):
 
     def __init__(self, console: Console, errors: Console) -> None:
         super().__init__(console, errors)
-        self._running: dict[str, tuple[float, str]] = {}
-        """When each running step started, and how far it is."""
+        self._figures: dict[str, str] = {}
+        """How far each running step is."""
         self._queued: dict[str, str] = {}
         self._num_ended = 0
         self._live = Live(console=console, get_renderable=self.table, refresh_per_second=4, transient=False)
@@ -162,32 +168,29 @@ class TableDisplay(LineDisplay):
 
     def event(self, name: str, what: str, detail: str) -> None:
         """See LineDisplay. The table shows what has started and what is queued."""
-        self._running.pop(name, None)
+        self._figures.pop(name, None)
         self._queued.pop(name, None)
         self._num_ended += what in ENDED
         if what == "queued":
             self._queued[name] = detail
             return
-        if what == "started":
-            self._running[name] = time.monotonic(), ""
         super().event(name, what, detail)
 
     def progress(self, name: str, progress: Progress) -> None:
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
         width = BAR_CELLS if self._console.width >= ROOMY_COLUMNS else NARROW_BAR_CELLS
-        started, _ = self._running.get(name, (now, ""))
-        self._running[name] = started, f"  {bar(progress, width)}  {figures_of(progress, left)}"
+        self._figures[name] = f"  {bar(progress, width)}  {figures_of(progress, left)}"
 
     def table(self) -> RenderableType:
         """Return the table: all steps that run or are queued, and the count of the rest."""
         table = Table(box=None, pad_edge=False, show_header=False)
         if not self._total:  # Ray is starting
             return table
-        running, queued = dict(self._running), dict(self._queued)  # copies: rich calls this from its own thread
-        for name, (started, figures) in running.items():
-            since = duration(time.monotonic() - started)
-            table.add_row(name, Text("running", style="cyan"), Text(since + figures))
+        running, queued = dict(self._starts), dict(self._queued)  # copies: rich calls this from its own thread
+        for name, start in running.items():
+            since = duration(time.monotonic() - start.moment)
+            table.add_row(name, Text("running", style="cyan"), Text(since + self._figures.get(name, "")))
         for name, detail in queued.items():
             table.add_row(name, Text("queued", style="magenta"), Text(detail))
         waiting = self._total - self._num_ended - len(running) - len(queued)

@@ -21,6 +21,7 @@ from tests.catalogue import check_message
         ["sample", "kestrel"],
         ["sample", "kestrel", "--prompt", "a", "--top-p", "0.9"],
         ["sample", "kestrel", "--prompt", "a", "--temperature", "1", "--top-p", "2"],
+        ["sample", "kestrel", "--prompt", "a", "--temperature", "-1"],
         ["sample", "kestrel", "--prompts", "missing.txt"],
         ["sample", "kestrel", "--prompt", "a", "--chat"],
         ["sample", "kestrel", "--prompt", "a", "--chat-template", "missing.jinja"],

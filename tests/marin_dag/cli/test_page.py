@@ -149,6 +149,19 @@ class Content:
         return "<h1>map</h1>"
 
 
+def test_the_first_html_shows_the_graph_and_its_states_come_from_the_plan_of_the_command(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with urllib.request.urlopen(browser.base) as page:
+        text = page.read().decode()
+    assert re.search(r"<h1[^>]*>bench</h1>", text)
+    assert re.search(r'<span>third</span><div><button type="button" class="step">\w+</button>', text)
+    assert "missing" not in text.partition("<script>")[0], "a state is data, which needs the key"
+    monkeypatch.setattr(watched, "make_plan", lambda *_: pytest.fail("the plan is there"))
+    status, state = browser("state")
+    assert status == 200 and {each["verdict"] for each in state["steps"]} >= {"done", "missing"}
+
+
 def test_a_view_opens_once_in_a_sandbox_and_only_scripts_of_the_page_run(hearing: Workbench) -> None:
     watched_ = Watched("bench", hearing.plan(), open_store(str(hearing.prefix)))
     with PageServer(watched_, 0, Content()) as server:

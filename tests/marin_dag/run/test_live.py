@@ -62,6 +62,16 @@ def test_a_log_has_one_line_for_a_short_step_and_two_for_a_long_one(clock: list[
     assert screen.error_lines == ""
 
 
+def test_a_step_whose_start_is_heard_with_its_end_shows_the_time_since_it_was_submitted(clock: list[float]):
+    screen = Screen()
+    display = LineDisplay(screen.out, screen.errors)
+    display.event("web", "started", "")
+    display.began("web", clock[0] - 0.8)
+    display.event("web", "done", "")
+    display.began("web", clock[0])
+    assert screen.shown.endswith("web  done (1/0):  0.8 s\n")
+
+
 def test_a_log_shows_the_start_of_a_long_step_while_the_driver_waits(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(live, "SHORT_SECONDS", 0.02)
     screen = Screen()
