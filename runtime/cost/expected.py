@@ -1,6 +1,6 @@
 """Expected memory and time of a training step that was not compiled, from the shapes of its largest arrays. No JAX.
 
-The memory is 2 to 27 % above the compilers' figures for steps of 125 million to 8 billion parameters (its tests have
+The memory is up to 27 % above the compilers' figures for steps of 125 million to 8 billion parameters (its tests have
 them), so that a step that is expected to fit does.
 """
 
