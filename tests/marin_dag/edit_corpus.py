@@ -21,6 +21,7 @@ from unittest import mock
 
 import numpy as np
 
+from marin_dag.code.fingerprint import _start_of, value_types
 from marin_dag.graph.step import Step
 from marin_dag.identity.code_identity import package_version
 from marin_dag.identity.diff import CodeChanged, DeclarationChanged, FieldChanged, differences
@@ -106,17 +107,30 @@ def look(files: dict[str, str], root: Path) -> Seen:
         return Seen(step, step.kind.function(step.config, None).model_dump())
 
 
+def fingerprint(files: dict[str, str], root: Path, like: Step[Any]) -> str:
+    """Write a project below `root` and return its fingerprint for the function and config of a step like another."""
+    write(files, root)
+    function = like.kind.function
+    where = root / "project/step.py", function.__module__, function.__qualname__, False
+    closures, places, _ = _start_of(where, value_types(like.config))
+    return closures.closure(places).fingerprint
+
+
 @contextlib.contextmanager
 def step_in(files: dict[str, str], root: Path) -> Iterator[Step[Any]]:
     """Write a project below `root` and yield its step; modules that only a run imports are not imported."""
-    for name, text in {"project/__init__.py": "", "project/step.py": STEP, **files}.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(files, root)
     with imported_from(root):
         step = importlib.import_module("project.step").build()
         assert step.digest
         yield step
+
+
+def write(files: dict[str, str], root: Path) -> None:
+    for name, text in {"project/__init__.py": "", "project/step.py": STEP, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def mutants(files: dict[str, str]) -> Iterator[dict[str, str]]:
