@@ -44,7 +44,7 @@ def write_run_pages(session: Session, plan: Plan) -> Iterator[str]:
         is_new = planned.is_selected and not store.exists(path)
         if is_new or made & (phases.keys() | milestones):
             found, notes = stalls_of(read, phases)
-            parts = _scores(store, graph, names), _curves(session, graph, phases), found, notes
+            parts = _scores(store, graph, names), _curves(session, graph, config, phases), found, notes
             store.write(path, _page(store, record, parts, session.line("curves", "--page", "curves.html")).encode())
             by_phase |= {stalls.phase: stalls for stalls in found}
         elif not planned.is_selected:
@@ -84,14 +84,16 @@ def _scores(store: Store, graph: Graph, phases: Collection[str]) -> str:
     return measures(points, end=max(point.tokens for point in points)) if points else ""
 
 
-def _curves(session: Session, graph: Graph, phases: Mapping[str, Sequence[str]]) -> str:
+def _curves(session: Session, graph: Graph, report: ReportConfig, phases: Mapping[str, Sequence[str]]) -> str:
     """Return the curves that the report does not have."""
     from pipelines.run_curves import logged_phases
     from runtime.report.curve_plots import LOSS, MOST_POINTS, RATE, curves
+    from steps.report_contents import page_order
 
     lines = []
     for phase in logged_phases(session, graph, phases.values()):
         phase.refresh()
         lines += [line for line in phase.lines() if len(line.tokens) and line.panel not in (LOSS, RATE)]
     end = max((float(line.tokens[-1]) for line in lines), default=1.0)
-    return curves(lines, end=1.01 * end, most=MOST_POINTS)
+    branches = [name for name in page_order(report) if name not in report.main_line]
+    return curves(lines, end=1.01 * end, most=MOST_POINTS, branches=branches)

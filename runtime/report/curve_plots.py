@@ -68,10 +68,20 @@ def page(title: str, lines: Sequence[Line], norms: Sequence[LayerNorms], notes: 
     return document(title, lead, curves(lines, end=1.01 * end), norm_maps(norms), notes=notes)
 
 
-def curves(lines: Sequence[Line], *, end: float, is_live: bool = False, most: int = MOST_POINTS_IN_A_FILE) -> Markup:
-    """Return the figure of all panels that have a line; a live one gets its values later (`thinned`)."""
-    names = list(dict.fromkeys(line.series for line in lines))
-    every = main_and_branches([name for name in names if name != MAIN_LINE])
+def curves(
+    lines: Sequence[Line],
+    *,
+    end: float,
+    is_live: bool = False,
+    most: int = MOST_POINTS_IN_A_FILE,
+    branches: Sequence[str] = (),
+) -> Markup:
+    """Return the figure of all panels that have a line; a live one gets its values later (`thinned`).
+
+    `branches`, also those without a line, have the colours that a report gives them.
+    """
+    names = [line.series for line in lines]
+    every = main_and_branches([name for name in dict.fromkeys([*branches, *names]) if name != MAIN_LINE])
     runs = {name: series for name, series in every.items() if name in names}
     panels = line_panels(lines, runs, token_range(end), most)
     caption = CAPTION + (_THINNED if is_live else "")
