@@ -1,11 +1,12 @@
-"""Run pages: each report with what differs between equal runs: data stalls, alarms of machines, scores at milestones.
+"""Run pages: each report with what differs between equal runs: speed, stalls, alarms of machines, milestones' scores.
 
 No output contains these. The page lies in the folder that all attempts at a report share: links from each attempt find
 it, also under another prefix, and nothing hashes or verifies it.
 """
 
 import datetime
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from marin_dag.cli.session import Session
 from marin_dag.graph.graph import Graph
@@ -43,7 +44,8 @@ def write_run_pages(session: Session, plan: Plan) -> Iterator[str]:
         is_new = planned.is_selected and not store.exists(path)
         if is_new or made & (phases.keys() | milestones):
             found, notes = stalls_of(read, phases)
-            store.write(path, _page(store, graph, record, names, found, notes).encode())
+            parts = _scores(store, graph, names), _curves(session, graph, config, phases), found, notes
+            store.write(path, _page(store, record, parts, session.line("curves", "--page", "curves.html")).encode())
             by_phase |= {stalls.phase: stalls for stalls in found}
         elif not planned.is_selected:
             continue
@@ -62,22 +64,36 @@ def run_page_path(report: Record) -> str:
     return f"{report.output_path.rpartition('/')[0]}/{RUN_PAGE}"
 
 
-def _page(
-    store: Store,
-    graph: Graph,
-    report: Record,
-    phases: Collection[str],
-    found: Sequence[DataStalls],
-    notes: Sequence[str],
-) -> str:
+def _page(store: Store, report: Record, parts: Sequence[Any], command: str) -> str:
     from runtime.report.html import macro
     from runtime.report.page import with_run
-    from runtime.report.score_curves import measures
 
-    has_milestones = any(step.background is not None for step in graph.steps)
-    points = [point for point in read_points(graph, store) if point.phase in phases] if has_milestones else []
-    scores = measures(points, end=max(point.tokens for point in points)) if points else ""
     now = datetime.datetime.now(datetime.UTC)
     written = f"Written at the end of a run, on {now:%Y-%m-%d at %H:%M} UTC; a later run of these phases rewrites it."
     page = store.read(f"{report.output_path}/{report.result['page']}").decode()
-    return with_run(page, macro("run.html", "section", found, notes, scores, written))
+    return with_run(page, macro("run.html", "section", written, *parts, command))
+
+
+def _scores(store: Store, graph: Graph, phases: Collection[str]) -> str:
+    """Return the scores over tokens if milestones are evaluated; the report has those at the end of phases."""
+    from runtime.report.score_curves import measures
+
+    if all(step.background is None for step in graph.steps):
+        return ""
+    points = [point for point in read_points(graph, store) if point.phase in phases]
+    return measures(points, end=max(point.tokens for point in points)) if points else ""
+
+
+def _curves(session: Session, graph: Graph, report: ReportConfig, phases: Mapping[str, Sequence[str]]) -> str:
+    """Return the curves that the report does not have."""
+    from pipelines.run_curves import logged_phases
+    from runtime.report.curve_plots import LOSS, MOST_POINTS, RATE, curves
+    from steps.report_contents import page_order
+
+    lines = []
+    for phase in logged_phases(session, graph, phases.values()):
+        phase.refresh()
+        lines += [line for line in phase.lines() if len(line.tokens) and line.panel not in (LOSS, RATE)]
+    end = max((float(line.tokens[-1]) for line in lines), default=1.0)
+    branches = [name for name in page_order(report) if name not in report.main_line]
+    return curves(lines, end=1.01 * end, most=MOST_POINTS, branches=branches)

@@ -47,7 +47,7 @@ def contents_of(config: ReportConfig) -> Report:
     """Return results and files of the inputs as the plain values that the page shows."""
     draws = {name: readings.read_draws(phase.join(phase.result.source_losses)) for name, phase in config.phases.items()}
     logs = {name: readings.read_log(phase.join(phase.result.metrics)) for name, phase in config.phases.items()}
-    order = _order(config)
+    order = page_order(config)
     phases = _phases(config, order, logs, draws)
     names = [*order, *config.others]
     exports = sorted(config.exports, key=lambda name: (names.index(phase_of(name, names)), name))
@@ -156,7 +156,7 @@ def _consumption(
     return Consumption(tuple(uses), tuple(findings.values()))
 
 
-def _order(config: ReportConfig) -> list[str]:
+def page_order(config: ReportConfig) -> list[str]:
     """Return the main line, then the branches, each with what starts from it right behind it."""
     waiting = sorted(set(config.phases) - set(config.main_line))
     order = list(config.main_line)

@@ -68,19 +68,31 @@ def page(title: str, lines: Sequence[Line], norms: Sequence[LayerNorms], notes: 
     return document(title, lead, curves(lines, end=1.01 * end), norm_maps(norms), notes=notes)
 
 
-def curves(lines: Sequence[Line], *, end: float, is_live: bool = False) -> Markup:
-    """Return the figure of all panels that have a line; a live one gets its values later (`thinned`)."""
-    names = list(dict.fromkeys(line.series for line in lines))
-    every = main_and_branches([name for name in names if name != MAIN_LINE])
+def curves(
+    lines: Sequence[Line],
+    *,
+    end: float,
+    is_live: bool = False,
+    most: int = MOST_POINTS_IN_A_FILE,
+    branches: Sequence[str] = (),
+) -> Markup:
+    """Return the figure of all panels that have a line; a live one gets its values later (`thinned`).
+
+    `branches`, also those without a line, have the colours that a report gives them.
+    """
+    names = [line.series for line in lines]
+    every = main_and_branches([name for name in dict.fromkeys([*branches, *names]) if name != MAIN_LINE])
     runs = {name: series for name, series in every.items() if name in names}
-    panels = line_panels(lines, runs, token_range(end))
+    panels = line_panels(lines, runs, token_range(end), most)
     caption = CAPTION + (_THINNED if is_live else "")
     return figure(panels, caption, legend=runs, columns=2, is_live=is_live)
 
 
-def line_panels(lines: Sequence[Line], legend: Mapping[str, Series], x: Range1d) -> list[Panel]:
-    """Return the panels that have a line, in the order of `PANELS`."""
-    found = thinned(lines, None, None, MOST_POINTS_IN_A_FILE)
+def line_panels(
+    lines: Sequence[Line], legend: Mapping[str, Series], x: Range1d, most: int = MOST_POINTS_IN_A_FILE
+) -> list[Panel]:
+    """Return the panels that have a line, in the order of `PANELS`, with at most `most` points each."""
+    found = thinned(lines, None, None, most)
     panels = []
     for title, y_format in PANELS.items():
         shown = [line for line in lines if line.panel == title]

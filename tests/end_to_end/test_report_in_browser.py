@@ -43,7 +43,8 @@ def follow(shown: Any, title: str) -> Any:
     """Click on a link at the top; return its section."""
     link = shown.locator("nav a", has_text=title)
     link.click()
-    return shown.locator(f"section:has({link.get_attribute('href')})")
+    place = link.get_attribute("href")
+    return shown.locator(f"section{place}, section:has({place})")
 
 
 def test_the_loss_and_the_mixture_at_a_number_of_tokens(shown: Any, reference: Reference, graph: Graph) -> None:
@@ -115,5 +116,6 @@ def test_what_the_phases_write_why_a_document_was_dropped_and_what_training_wait
     reason = stage.locator("details", has_text="too few words:").first
     reason.locator("summary").click()
     assert "short" in reason.locator("pre").all_inner_texts()
-    stalls = follow(shown, "Stalls").locator("tbody tr").all_inner_texts()
+    stalls = follow(shown, "While it trained").locator("tbody tr").all_inner_texts()
     assert any(row.startswith("kestrel") for row in stalls)
+    shown.locator("section#run figure .bk-Canvas").first.wait_for(timeout=30_000)

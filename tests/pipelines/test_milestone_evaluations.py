@@ -1,7 +1,6 @@
 """Evaluations of milestones have the results that the recipe has at the end of its phases, and make nothing stale."""
 
 import argparse
-import types
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from steps.lm_eval import LmEvalResult, lm_eval
 from steps.report import ReportResult
 from tests.catalogue import expect_error
 from tests.pipelines.committed import commit
+from tests.pipelines.test_run_pages import session_of
 from tests.runtime.report.example_run import example_report
 
 ON = "cpu:3"
@@ -121,7 +121,7 @@ def test_the_scores_so_far_are_read_by_tokens_and_drawn_in_the_report(graph: Gra
         (BITS_PER_BYTE, "hot", 200, 1.5, None),
         ("piqa, 0-shot, acc_norm", "hot", 100, 0.7, 0.05),
     ]
-    session: Any = types.SimpleNamespace(store=store, pipeline="tootsie")
+    session: Any = session_of(store)
     commit(store, graph.step("report"), ReportResult(page="report.html"))
     output = Records(store).get(graph.step("report").key).output_path
     store.write(f"{output}/report.html", render(example_report()).encode())

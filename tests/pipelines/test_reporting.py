@@ -1,11 +1,13 @@
 """The report's text about the graph, read off the steps."""
 
+import argparse
+
 from pydantic import BaseModel
 
 from marin_dag.graph.fork import Fork
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import StepContext, step
-from pipelines import recipe
+from pipelines import ladder, recipe
 from pipelines.phases import parents_of, phases_in, run_phases_in
 from pipelines.reporting import fork_report, recipe_of, report_on
 from runtime.data.mixture import MixtureSchedule
@@ -164,3 +166,13 @@ def test_texts_after_two_lists_of_prompts_are_on_the_report_also_of_a_phase_with
     second = recipe.write_after(["1 + 1"], line, words, name="sums")
     config = report_on([*first, *second], title="", introduction="").config
     assert list(config.texts) == ["kestrel", "z_loss/one", "kestrel/sums/kestrel", "z_loss/one/sums/z_loss/one"]
+
+
+def test_the_report_of_a_ladder_has_its_law_and_every_rung():
+    graph = Graph(ladder.build(argparse.Namespace()))
+    config, law = graph.step("report").config, graph.step("law")
+    assert config.law.step is law
+    assert {item.step for item in config.evaluations.values()} == {
+        item.step for item in law.config.evaluations.values()
+    }
+    assert {f"w{width}" for width in ladder.LAPTOP.widths} <= set(config.phases)

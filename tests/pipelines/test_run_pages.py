@@ -20,8 +20,14 @@ from pipelines.run_pages import write_run_pages
 from pipelines.scales import LAPTOP
 from runtime.report.page import render
 from tests.catalogue import check_message
-from tests.pipelines.test_stalls_command import log
+from tests.pipelines.test_stalls_command import FIGURES, log
 from tests.runtime.report.example_run import example_report
+
+
+def session_of(store):
+    forks = types.SimpleNamespace(all=list)
+    return types.SimpleNamespace(store=store, forks=forks, line=lambda *words: " ".join(words))
+
 
 PAGE = render(example_report())
 
@@ -56,7 +62,7 @@ def make(store, report):
 def test_a_run_that_trained_a_phase_writes_its_stalls_where_the_report_links_to(graph, prefix):
     store = open_store(prefix)
     plan = make_plan(graph, store)
-    session = types.SimpleNamespace(store=store)
+    session = session_of(store)
     log(prefix, graph.step("kestrel").digest, "20260101-000000-a", 2.5, [(3, 1.5)])
     assert list(write_run_pages(session, plan)) == [], "without a report there is no page"
     assert store.list("outputs") == []
@@ -79,15 +85,15 @@ def test_a_run_ends_with_the_share_of_training_time_spent_waiting(graph, tmp_pat
     twice = Graph([report, report.fork("report/forks", title="with its forks")])
     outputs = [make(store, twice.step(name)) for name in ("report", "report/forks")]
     for phase, waited, seconds in (("kestrel", 1.5, 90.0), ("ocelot", 0.5, 10.0)):
-        begin = {"event": "begin", "elapsed_seconds": 1.0}
-        progress = {"event": "progress", "elapsed_seconds": 1.0 + seconds, "waited_for_data_seconds": waited}
+        begin = {"event": "begin", "step": 0, "elapsed_seconds": 1.0}
+        progress = {"event": "progress", **FIGURES, "elapsed_seconds": 1.0 + seconds, "waited_for_data_seconds": waited}
         alarm = {"event": "alarm", "step": 9, "monitor": "loss_spike", "figure": 9.5, "limit": 4.25}
         lines = [begin, {**progress, "waited_by_cause": {}}, *([alarm] if phase == "kestrel" else [])]
         path = f"work/{graph.step(phase).digest}/events/20260101-000000-a.jsonl"
         store.write(path, "".join(f"{json.dumps(each)}\n" for each in lines).encode())
     trained = types.SimpleNamespace(step=graph.step("kestrel"))
     plan = types.SimpleNamespace(steps=make_plan(twice, store).steps, graph=twice, will_run=(trained,))
-    alarm_line, line, *pages = write_run_pages(types.SimpleNamespace(store=store), plan)
+    alarm_line, line, *pages = write_run_pages(session_of(store), plan)
     assert "kestrel at step 9" in alarm_line
     for output in outputs:
         assert alarm_line in store.read(f"{output.rpartition('/')[0]}/run.html").decode()
@@ -100,7 +106,7 @@ def test_a_run_that_trained_nothing_writes_only_a_missing_page(graph, tmp_path):
     store = open_store(str(tmp_path))
     log(str(tmp_path), graph.step("kestrel").digest, "20260101-000000-a", 2.5)
     make(store, graph.step("report"))
-    session = types.SimpleNamespace(store=store)
+    session = session_of(store)
     idle = types.SimpleNamespace(steps=make_plan(graph, store).steps, graph=graph, will_run=())
     assert len(list(write_run_pages(session, idle))) == 2
     before = store.list("outputs")

@@ -8,6 +8,7 @@ from pipelines.stalls_command import alarm_lines
 from runtime.tracking.events import EventLog
 from tests.catalogue import check_message
 
+FIGURES = {"consumed_tokens": 900, "loss": 3.0, "tokens_per_second": 5.0}
 ROW = {"row": 2, "source": "math", "row_loss": 11.67, "median_row_loss": 3.94}
 
 
@@ -23,7 +24,8 @@ def log(prefix, digest, attempt, waited, stalls=()):
         for step, seconds in stalls:
             causes = {"store read": seconds}
             events.write("stall", step=step, cause="store read", waited_for_data_seconds=seconds, by_cause=causes)
-        events.write("progress", step=9, waited_for_data_seconds=waited, waited_by_cause={"store read": waited})
+        waits = {"waited_for_data_seconds": waited, "waited_by_cause": {"store read": waited}}
+        events.write("progress", step=9, **waits, **FIGURES)
 
 
 def test_attempts_of_each_phase_add_up(tmp_path, capsys):

@@ -15,7 +15,7 @@ from runtime.report.page import render
 from steps import report_contents
 from steps.fit_scaling_law import Estimate, FitScalingLawResult, IsoFlopResult, RungResult
 from steps.phase_result import FINAL_LOSS_STEPS
-from steps.report_contents import _order, contents_of
+from steps.report_contents import contents_of, page_order
 from steps.tokenizer import TokenizerResult
 from tests.catalogue import expect_error
 from tests.runtime.report.drawn import figures
@@ -45,9 +45,9 @@ def test_a_branch_of_a_branch_stands_right_behind_it():
     names = ["kestrel", *parents, "from scratch"]
     config = SimpleNamespace(main_line=("kestrel", "ocelot"), phases=dict.fromkeys(names), parents=parents)
     branches = ["from scratch", "early", "dessert", "raccoon", "softer", "apple", "zebra"]
-    assert _order(config) == ["kestrel", "ocelot", *branches]
+    assert page_order(config) == ["kestrel", "ocelot", *branches]
     with expect_error(ValueError):
-        _order(SimpleNamespace(**vars(config) | {"parents": parents | {"raccoon": "softer"}}))
+        page_order(SimpleNamespace(**vars(config) | {"parents": parents | {"raccoon": "softer"}}))
 
 
 def test_every_average_that_was_measured_is_in_the_report_by_its_name(tmp_path):
