@@ -22,8 +22,9 @@ from typing import Any
 import pytest
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTERM)
-SET_BY_PYTEST = "PYTEST_CURRENT_TEST"
-OWN_VARIABLES = ("JAX_", "MARIN_", "PJRT_", "PYTHON", "XLA_")
+SET_ELSEWHERE = ("PYTEST_CURRENT_TEST", "PJRT_NPROC", "XLA_FLAGS")
+"""The variable of pytest, and those that a step sets for JAX: `tests/conftest.py` restores them."""
+OWN_VARIABLES = ("JAX_", "MARIN_", "PYTHON", "XLA_")
 """Beginnings of names that no library sets when it is imported. Any variable may be missing at first."""
 OF_A_PROCESS = ("jax_num_cpu_devices", "jax_compilation_cache", "jax_persistent_cache")
 """Beginnings of JAX's settings that the first training phase of a process chooses for good."""
@@ -59,7 +60,8 @@ def current_settings() -> Settings:
     if (jax := sys.modules.get("jax")) is not None and hasattr(jax, "config"):
         values = jax.config.values.items()
         found["JAX's settings"] = {name: value for name, value in values if not name.startswith(OF_A_PROCESS)}
-    found["os.environ"].pop(SET_BY_PYTEST, None)
+    for name in SET_ELSEWHERE:
+        found["os.environ"].pop(name, None)
     return found
 
 
