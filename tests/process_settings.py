@@ -14,14 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
-SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTERM)
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 SET_ELSEWHERE = ("PYTEST_CURRENT_TEST", "PJRT_NPROC", "XLA_FLAGS")
 """The variable of pytest, and those that a step sets for JAX: `tests/conftest.py` restores them."""
 OWN_VARIABLES = ("JAX_", "MARIN_", "PYTHON", "XLA_")
@@ -52,9 +51,6 @@ def current_settings() -> Settings:
     }
     if hasattr(os, "sched_getaffinity"):
         found["the processor affinity"] = os.sched_getaffinity(0)
-    if threading.active_count() == 1:  # it is read by setting it, which files of another thread would see
-        os.umask(mask := os.umask(0o077))
-        found["the umask"] = mask
     if (numpy := sys.modules.get("numpy")) is not None and hasattr(numpy, "get_printoptions"):
         found["NumPy's settings"] = numpy.geterr() | numpy.get_printoptions()
     if (jax := sys.modules.get("jax")) is not None and hasattr(jax, "config"):
