@@ -124,7 +124,7 @@ def test_the_closure_holds_what_the_function_reaches_and_nothing_else(project: P
 def test_covered_are_the_modules_that_the_function_loads(project: Project) -> None:
     project.write("runtime/never_imported.py", "")
     closures = Closures(Sources((project.root,), frozenset({"steps", "runtime"})))
-    modules, files, *_ = closures.covered([Place("steps.tokenize", "tokenize", Aspect.VALUE)])
+    modules, files, _ = closures.covered([Place("steps.tokenize", "tokenize", Aspect.VALUE)])
     assert modules == {
         *("steps", "steps.tokenize", "runtime", "runtime.text", "runtime.text.normal"),
         *("runtime.late", "runtime.deeper"),
