@@ -26,14 +26,15 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 def closure_of(function: Any, *values: object) -> Closure:
     """Return what `function` reaches when called with `values`, as the source was when this process first asked."""
-    return _closure_of(_where(function), value_types(*values))
+    where = _where(function)
+    return _closure_of(where, value_types(*values), _roots_of(where))
 
 
 def closure_now(function: Any, *values: object) -> Closure:
     """Return the same, as the source is now."""
     where = _where(function)
     _notice_edits([_closures_at(where)])
-    return _closure_of(where, value_types(*values))
+    return _closure_of(where, value_types(*values), _roots_of(where))
 
 
 def covered_by(function: Any, *values: object) -> Covered:
@@ -103,7 +104,8 @@ def _where(function: Any) -> Where:
 
 
 @cache
-def _closure_of(where: Where, types: frozenset[tuple[type, Aspect]]) -> Closure:
+def _closure_of(where: Where, types: frozenset[tuple[type, Aspect]], roots: tuple[Path, ...]) -> Closure:
+    """Return the closure; `roots` are those of `where` now, since a step may add a folder to the search path."""
     closures, places, unseen = _start_of(where, types)
     with collection_paused():
         closure = closures.closure(places)
@@ -137,11 +139,15 @@ def _start_of(where: Where, types: frozenset[tuple[type, Aspect]]) -> tuple[Clos
 
 def _closures_at(where: Where) -> Closures:
     """Return the closures of all functions of one package below one root."""
-    file, module, _, _ = where
-    roots, package = (_root_of(file, module), PROJECT_ROOT, *searched_folders()), module.partition(".")[0]
+    roots, package = _roots_of(where), where[1].partition(".")[0]
     if (roots, package) not in _every_closures:
         _every_closures[roots, package] = Closures(Sources(roots, FIRST_PARTY | {package} - {ENGINE}))
     return _every_closures[roots, package]
+
+
+def _roots_of(where: Where) -> tuple[Path, ...]:
+    file, module, _, _ = where
+    return _root_of(file, module), PROJECT_ROOT, *searched_folders()
 
 
 _every_closures: dict[tuple[tuple[Path, ...], str], Closures] = {}

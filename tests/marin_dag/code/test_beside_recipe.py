@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marin_dag.code.fingerprint import covered_by, notice_edits
+from marin_dag.code.fingerprint import closure_now, covered_by, notice_edits
 from marin_dag.graph.step import Step
 
 RECIPE = """
@@ -134,3 +134,14 @@ def test_a_package_that_is_installed_is_not_the_projects(folder: Path) -> None:
     (folder / "pydantic/notes.py").write_text("SIZE = 1\n")
     step, _ = build()
     assert not any(name.startswith("pydantic") for name in covered_by(step.kind.function, step.config).modules)
+
+
+def test_an_edit_is_noticed_after_a_change_of_the_search_path(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, _ = build()
+    before = closure_now(step.kind.function).fingerprint
+    monkeypatch.syspath_prepend(tmp_path)  # also a step or a library may add a folder
+    assert closure_now(step.kind.function).fingerprint == before
+    (folder / "own_helpers.py").write_text("FACTOR = 22\n")
+    assert closure_now(step.kind.function).fingerprint != before
