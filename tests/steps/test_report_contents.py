@@ -12,8 +12,9 @@ from runtime.evaluation.stored_predictions import PREDICTIONS_FILE
 from runtime.report import page as report_page
 from runtime.report.heat_map import FEWEST_TOKENS
 from runtime.report.page import render
+from runtime.scaling.curves import Interval, IsoFlopCurve
 from steps import report_contents
-from steps.fit_scaling_law import Estimate, FitScalingLawResult, IsoFlopResult, RungResult
+from steps.fit_scaling_law import FitScalingLawResult, RungResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_contents import contents_of, page_order
 from steps.tokenizer import TokenizerResult
@@ -256,7 +257,7 @@ def test_the_loss_of_each_source_on_the_main_line_is_under_the_name_a_person_gav
 
 def test_a_ladder_shows_its_law_each_rungs_prediction_and_the_curves_at_equal_flops(tmp_path):
     def estimate(value):
-        return Estimate(value=value, low=0.9 * value, high=1.2 * value)
+        return Interval(value=value, low=0.9 * value, high=1.2 * value)
 
     rungs = tuple(
         RungResult(
@@ -265,11 +266,11 @@ def test_a_ladder_shows_its_law_each_rungs_prediction_and_the_curves_at_equal_fl
         )
         for size in (16, 48) for tokens in (1, 2)
     )  # fmt: skip
-    curve = IsoFlopResult(flops=6e9, num_parameters=(16.0, 32.0, 48.0), losses=(2.2, 2.0, 2.1), optimum=33.0)
+    curve = IsoFlopCurve(flops=6e9, num_parameters=(16.0, 32.0, 48.0), losses=(2.2, 2.0, 2.1), optimum=33.0)
     coefficients = ("irreducible", "parameter_factor", "token_factor", "alpha", "beta", "size_exponent")
     found = FitScalingLawResult(
         **{name: estimate(0.5) for name in coefficients}, isoflop_size_exponent=0.48, isoflop_curves=(curve,),
-        rungs=rungs, tasks=(), confidence=0.95, share_at_bounds=0.0,
+        rungs=rungs, tasks={}, confidence=0.95, share_at_bounds=0.0,
     )  # fmt: skip
     page = render(contents_of(example(tmp_path, law=made(tmp_path, "law", found))))
     section = page[page.index('id="law"') : page.index('id="domains"')]
