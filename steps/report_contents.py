@@ -33,7 +33,7 @@ from runtime.report.contents import (
     name_of_weights,
 )
 from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, tokens_shown
-from runtime.report.readings import DrawLog, PhaseLog
+from runtime.report.readings import PhaseLog
 from runtime.training.figure_checks import first_loss_of
 from steps.decontaminate import DecontaminateResult
 from steps.ema_eval import EmaEvalResult
@@ -125,7 +125,7 @@ def _caches(config: ReportConfig) -> tuple[Cache, ...]:
 
 
 def _consumption(
-    config: ReportConfig, phases: Sequence[Phase], logs: Mapping[str, PhaseLog], draws: Mapping[str, DrawLog]
+    config: ReportConfig, phases: Sequence[Phase], logs: Mapping[str, PhaseLog], draws: Mapping[str, pa.Table]
 ) -> Consumption:
     """Return the tokens that each phase took from each source since the start of the run, by its log of draws.
 
@@ -143,7 +143,9 @@ def _consumption(
         ends = [later.start_step for later in way[1:]] + [phase.step]
         read = [
             PhaseDraws(
-                part.name, draws[phase.name].between(part.start_step, end), logs[part.name].sequence_length_at(end)
+                part.name,
+                readings.drawn_between(draws[phase.name], part.start_step, end),
+                logs[part.name].sequence_length_at(end),
             )
             for part, end in zip(way, ends, strict=True)
             if part.start_step < end
@@ -172,7 +174,7 @@ def page_order(config: ReportConfig) -> list[str]:
 
 
 def _phases(
-    config: ReportConfig, order: Sequence[str], logs: Mapping[str, PhaseLog], draws: Mapping[str, DrawLog]
+    config: ReportConfig, order: Sequence[str], logs: Mapping[str, PhaseLog], draws: Mapping[str, pa.Table]
 ) -> tuple[Phase, ...]:
     made: dict[str, Phase] = {}
     first_names: dict[str, str] = {}

@@ -140,31 +140,17 @@ def _moment(table: pa.Table, word: Callable[[int], str], num_shown: int) -> Mome
     )
 
 
-class DrawLog(NamedTuple):
-    """Log of draws, one row a training step and source, in order of steps from the start of the run."""
-
-    sources: list[str]
-    step: np.ndarray
-    """Finished training steps, the row's own included."""
-    source: np.ndarray
-    """Index into `sources`."""
-    num_sequences: np.ndarray
-
-    def between(self, first: int, last: int) -> dict[str, int]:
-        """Return sequences by source in the training steps after `first` and up to `last`."""
-        begin, end = np.searchsorted(self.step, [first, last], side="right")
-        rows = slice(int(begin), int(end))
-        # float64 counts exactly up to 2**53 sequences.
-        taken = np.bincount(self.source[rows], weights=self.num_sequences[rows], minlength=len(self.sources))
-        return {self.sources[index]: int(taken[index]) for index in np.unique(self.source[rows])}
+def read_draws(path: str) -> pa.Table:
+    """Return step, source and number of sequences of all draws since the start of the run."""
+    columns = ("step", "source", "share", "num_sequences")
+    return read_columns(path, columns).filter((pc.field("share") > 0) | (pc.field("num_sequences") > 0))
 
 
-def read_draws(path: str) -> DrawLog:
-    """Return the draws of a `source_losses.parquet`."""
-    table = read_columns(path, ("step", "source", "share", "num_sequences"))
-    table = table.filter(pc.or_(pc.greater(table.column("share"), 0), pc.greater(table.column("num_sequences"), 0)))
-    index, names = _sources_of(table)
-    return DrawLog(names, table.column("step").to_numpy(), index, table.column("num_sequences").to_numpy())
+def drawn_between(draws: pa.Table, first: int, last: int) -> dict[str, int]:
+    """Return sequences by source in the training steps after `first` and up to `last`."""
+    rows = draws.filter((pc.field("step") > first) & (pc.field("step") <= last))
+    found = rows.group_by("source", use_threads=False).aggregate([("num_sequences", "sum")])
+    return dict(zip(found["source"].to_pylist(), found["num_sequences_sum"].to_pylist(), strict=True))
 
 
 def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
@@ -173,31 +159,25 @@ def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
     A training step gives no row for a source without a predicted position.
     """
     table = read_columns(path, ("step", "source", "num_targets", "loss_sum"))
-    index, names = _sources_of(table)
-    step, targets, total = (table.column(name).to_numpy() for name in ("step", "num_targets", "loss_sum"))
-    seen = (targets > 0) & np.isfinite(total)
-    return tuple(
-        SourceCurve(name, step[rows], total[rows] / targets[rows])
-        for name, number in sorted((name, number) for number, name in enumerate(names))
-        if (rows := seen & (index == number)).any()
-    )
-
-
-def _sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
-    """Return the source of each row, and the names that these are indices into, each once."""
-    column = table.column("source").dictionary_encode().unify_dictionaries().combine_chunks()
-    return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
+    seen = table.filter((pc.field("num_targets") > 0) & pc.is_finite(pc.field("loss_sum")))
+    curves = []
+    for source in sorted(seen["source"].unique().to_pylist()):
+        rows = seen.filter(pc.field("source") == source)
+        curves.append(
+            SourceCurve(source, rows["step"].to_numpy(), pc.divide(rows["loss_sum"], rows["num_targets"]).to_numpy())
+        )
+    return tuple(curves)
 
 
 def drawn_spans(
-    draws: DrawLog, mixture: MixtureSchedule, first: int, last: int, tokens_at: Callable[[int], float]
+    draws: pa.Table, mixture: MixtureSchedule, first: int, last: int, tokens_at: Callable[[int], float]
 ) -> tuple[MixtureSpan, ...]:
     """Return shares of the sequences drawn after step `first` and up to `last`, by segment of the mixture."""
     made = []
     ends = [segment.start_step for segment in mixture.segments[1:]] + [last]
     for segment, end in zip(mixture.segments, ends, strict=True):
         begin, end = max(segment.start_step, first), min(end, last)
-        counts = draws.between(begin, end)
+        counts = drawn_between(draws, begin, end)
         total = sum(counts.values())
         if total:
             shares = {name: count / total for name, count in counts.items()}
