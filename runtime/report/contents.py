@@ -13,6 +13,7 @@ from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import HOT, Ema
 from runtime.report.recipe import Change
+from runtime.training.observer import Alarm
 
 EASY_NATS = 0.05
 """Median loss of a window below which its text, or its template, may have been trained on."""
@@ -192,15 +193,12 @@ class SourceCurve:
 
 @dataclasses.dataclass(frozen=True)
 class PhaseAlarm:
-    """An alarm of a monitor about a training step of a phase."""
+    """An alarm of a monitor about a phase."""
 
     phase: str
-    step: int
+    alarm: Alarm
     tokens: int
     """Consumed tokens since the start of the run."""
-    monitor: str
-    figure: float
-    limit: float
     has_recovered: bool
     """Whether the loss came back within the steps after it."""
 

@@ -1,9 +1,9 @@
 """Readings: the files of other steps that the report shows, as its plain values."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,75 +28,56 @@ def read_columns(path: str, columns: Sequence[str]) -> pa.Table:
     return with_columns(from_parquet(*read_parts(path), columns=columns), columns, {}, file=path)
 
 
-class PhaseLog(NamedTuple):
-    """Metrics of a phase, one row a training step since the start of the run."""
-
-    step: np.ndarray
-    consumed_tokens: np.ndarray
-    loss: np.ndarray
-    learning_rate: np.ndarray
-    global_batch_size: np.ndarray
-    num_targets: np.ndarray
-    is_skipped: np.ndarray
-    """Skipped steps have rows, since they consumed tokens; their loss may be anything."""
-
-    def curve_after(self, step: int) -> Curve:
-        """Return the rows after `step` finished training steps, without skipped ones."""
-        rows = (self.is_skipped == 0) & (self.step > step)
-        names = ("step", "consumed_tokens", "loss", "learning_rate", "global_batch_size")
-        return Curve(**{name: getattr(self, name)[rows] for name in names})
-
-    def num_targets_after(self, step: int) -> int:
-        """Return the number of predicted positions after `step` finished training steps."""
-        return int(self.num_targets[self.step > step].sum())
-
-    def sequence_length_at(self, step: int) -> int:
-        """Return the sequence length of the training step that finished as number `step`."""
-        (row,) = np.flatnonzero(self.step == step)
-        begin = self.consumed_tokens[row - 1] if row else 0
-        return int(self.consumed_tokens[row] - begin) // int(self.global_batch_size[row])
-
-    def tokens_at(self, step: int) -> int:
-        """Return the tokens consumed after `step` training steps; 0 before the first row."""
-        row = int(np.searchsorted(self.step, step, side="right"))
-        return int(self.consumed_tokens[row - 1]) if row else 0
+def read_metrics(path: str) -> MetricsTable:
+    """Return the rows of a `metrics.parquet`, one for each training step since the start of the run."""
+    return MetricsTable.from_parquet(*read_parts(path), file=path)
 
 
-def read_log(path: str) -> PhaseLog:
-    """Return the rows of a `metrics.parquet`."""
-    table = read_columns(path, PhaseLog._fields)
-    return PhaseLog(*(table.column(name).to_numpy() for name in PhaseLog._fields))
+def curve_after(metrics: MetricsTable, step: int) -> Curve:
+    """Return the rows after `step` finished training steps, without skipped ones, whose loss may be anything."""
+    taken = metrics.column("is_skipped", step) == 0
+    return Curve(*(metrics.column(field.name, step)[taken] for field in dataclasses.fields(Curve)))
 
 
-def read_alarms(
-    path: str, phase: str, *, begin_step: int, resets_at: Callable[[int], bool], first_loss: FirstLoss | None
+def tokens_at(metrics: MetricsTable, step: int) -> int:
+    """Return the tokens consumed after `step` training steps."""
+    return metrics[step - 1].consumed_tokens if step else 0
+
+
+def sequence_length_at(metrics: MetricsTable, step: int) -> int:
+    """Return the sequence length of the training step that finished as number `step`."""
+    num_tokens = tokens_at(metrics, step) - tokens_at(metrics, step - 1)
+    return num_tokens // metrics[step - 1].global_batch_size
+
+
+def alarms_of(
+    metrics: MetricsTable,
+    phase: str,
+    *,
+    begin_step: int,
+    resets_at: Callable[[int], bool],
+    first_loss: FirstLoss | None,
 ) -> tuple[PhaseAlarm, ...]:
-    """Return the alarms that monitors raise about a phase, read off its `metrics.parquet`.
+    """Return the alarms that monitors raise about a phase.
 
     Args:
-        path: of the table, which goes back to the start of the run.
+        metrics: from the start of the run on.
         phase: its name.
         begin_step: training steps finished before its first one.
         resets_at: whether levels reset with the training step after so many finished ones.
         first_loss: what is expected of an untrained model; None for trained weights.
     """
-    table = MetricsTable.from_parquet(*read_parts(path), file=path)
     monitors = Monitors(lambda step: step <= begin_step or resets_at(step), first_loss=first_loss)
-    found: list[tuple[Alarm, int]] = []
-    recovered = []
-    for index in range(max(begin_step - 1, 0), len(table)):
-        row = table[index]
-        found += [(alarm, row.consumed_tokens) for alarm in monitors.observe(row)]
+    found: list[Alarm] = []
+    recovered: list[int] = []
+    for index in range(max(begin_step - 1, 0), len(metrics)):
+        found += monitors.observe(metrics[index])
         recovered += [] if monitors.recovered_step is None else [monitors.recovered_step]
-    return tuple(
-        PhaseAlarm(
-            phase, alarm.step, tokens, alarm.monitor, alarm.figure, alarm.limit,
-            # A spike that raised no alarm itself may have come shortly before one that did.
-            has_recovered=any(0 <= alarm.step - step <= CONFIRMED_STEPS for step in recovered),
-        )
-        for alarm, tokens in found
-        if alarm.step > begin_step
-    )  # fmt: skip
+    own = [alarm for alarm in found if alarm.step > begin_step]
+    # A spike that raised no alarm itself may have come shortly before one that did.
+    came_back = [any(0 <= alarm.step - step <= CONFIRMED_STEPS for step in recovered) for alarm in own]
+    tokens = [tokens_at(metrics, alarm.step) for alarm in own]
+    return tuple(PhaseAlarm(phase, *facts) for facts in zip(own, tokens, came_back, strict=True))
 
 
 WindowTables = Mapping[tuple[str, str], Sequence[pa.Table | None]]

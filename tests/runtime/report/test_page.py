@@ -20,6 +20,7 @@ from runtime.report.contents import PhaseAlarm, Report, WindowLosses, mean
 from runtime.report.html import macro
 from runtime.report.page import render, with_run
 from runtime.report.recipe import Change
+from runtime.training.observer import Alarm
 
 VOID = {"meta", "input"}
 
@@ -111,8 +112,8 @@ def test_what_differs_between_equal_runs_takes_the_place_of_the_link_to_it(page)
 def test_alarms_stand_in_the_report_those_that_came_back_too(report):
     assert "No monitor raised an alarm." in render(report)
     alarms = (
-        PhaseAlarm("kestrel", 551, 1_500_000, "loss_spike", 11.67, 4.0, True),
-        PhaseAlarm("ocelot", 900, 2_000_000, "creep", 0.5, 0.25, False),
+        PhaseAlarm("kestrel", Alarm("loss_spike", 551, 11.67, 4.0, {}), 1_500_000, True),
+        PhaseAlarm("ocelot", Alarm("creep", 900, 0.5, 0.25, {}), 2_000_000, False),
     )
     page = render(dataclasses.replace(report, alarms=alarms))
     section = "".join(read(page[page.index('id="alarms"') : page.index('id="domains"')]).text)
