@@ -18,7 +18,6 @@ from runtime.optim.ema import HOT
 from runtime.optim.schedule import WsdS
 from runtime.report import readings
 from runtime.report.contents import (
-    Cache,
     Evaluation,
     Export,
     HeatWindow,
@@ -31,7 +30,6 @@ from runtime.report.contents import (
     Score,
     SourceCurve,
     Stage,
-    WindowLosses,
     name_of_weights,
 )
 from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, tokens_shown
@@ -75,7 +73,7 @@ def contents_of(config: ReportConfig) -> Report:
         exports=tuple(_export(name, phase_of(name, names), config.exports[name]) for name in exports),
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
         stages=_stages(config),
-        caches=_caches(config),
+        caches=sorted((_label(config, name), cache.result) for name, cache in config.caches.items()),
         consumption=_consumption(config, phases, metrics, draws) if config.caches else None,
         source_curves=_source_curves(config),
         alarms=tuple(
@@ -119,14 +117,6 @@ def _alarms(config: ReportConfig, phase: Phase, metrics: MetricsTable) -> tuple[
         begin_step=phase.start_step,
         resets_at=lambda step: step in resets or (isinstance(rate, WsdS) and rate.jumps_at(step)),
         first_loss=None if model is None else first_loss_of(model),
-    )
-
-
-def _caches(config: ReportConfig) -> tuple[Cache, ...]:
-    results = sorted((_label(config, name), source.result) for name, source in config.caches.items())
-    return tuple(
-        Cache(name, found.num_train_tokens, found.num_validation_tokens, found.num_train_bytes)
-        for name, found in results
     )
 
 
@@ -270,10 +260,16 @@ def _windows(config: ReportConfig, predictions: Sequence[pa.Table]) -> tuple[Hea
 def _evaluation(config: ReportConfig, name: str, predictions: pa.Table | None) -> Evaluation:
     found = config.evaluations[name].result
     averages = {measured.average.name: _labelled(config, measured.by_domain) for measured in found.averages}
-    windows = None
-    if predictions is not None:
-        windows = WindowLosses(window_losses(predictions, _weights(found)), found.num_tokens, found.num_bytes)
-    return Evaluation(name, found.consumed_tokens, _labelled(config, found.hot), averages, windows)
+    windows = {} if predictions is None else window_losses(predictions, _weights(found))
+    return Evaluation(
+        name,
+        found.consumed_tokens,
+        _labelled(config, found.hot),
+        averages,
+        windows,
+        found.num_tokens,
+        found.num_bytes,
+    )
 
 
 def texts_of(phase: str, result: SampleResult) -> list[PhaseText]:

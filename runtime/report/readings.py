@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -12,15 +12,13 @@ from tokenizers import Tokenizer
 
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.token_bytes import token_texts
-from runtime.report.contents import Curve, HeatWindow, MixtureSpan, Moment, PhaseAlarm, Sample, SourceCurve
+from runtime.report.contents import Curve, HeatWindow, MixtureSpan, Moment, PhaseAlarm, SourceCurve
 from runtime.tables.parquet_bytes import from_parquet, read_parts, with_columns
 from runtime.text import drops
 from runtime.tracking.metrics import MetricsTable
 from runtime.training.figure_checks import FirstLoss
 from runtime.training.monitors import CONFIRMED_STEPS, Monitors
 from runtime.training.observer import Alarm
-
-_EXCERPT_CHARACTERS = 600
 
 
 def read_columns(path: str, columns: Sequence[str]) -> pa.Table:
@@ -166,14 +164,12 @@ def drawn_spans(
     return tuple(made)
 
 
-def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:
-    """Return the first few samples of each reason, in the order of the file; excerpts are cut at 600 characters."""
-    by_reason: dict[str, list[Sample]] = {}
+def read_samples(path: str, samples_per_reason: int) -> list[dict[str, str]]:
+    """Return the first few samples of each reason, in the order of the file."""
+    counts: Counter[str] = Counter()
+    first = []
     for row in drops.read_samples(path):
-        sample = Sample(row["reason"], row["id"], row["detail"], _shortened(row["excerpt"]))
-        by_reason.setdefault(sample.reason, []).append(sample)
-    return tuple(sample for samples in by_reason.values() for sample in islice(samples, samples_per_reason))
-
-
-def _shortened(excerpt: str) -> str:
-    return excerpt if len(excerpt) <= _EXCERPT_CHARACTERS else excerpt[:_EXCERPT_CHARACTERS] + " […]"
+        if counts[row["reason"]] < samples_per_reason:
+            first.append(row)
+        counts[row["reason"]] += 1
+    return first

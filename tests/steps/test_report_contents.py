@@ -89,7 +89,7 @@ def test_two_names_of_one_record_are_shown_as_one_run(tmp_path):
 
 def test_sources_are_called_what_a_person_calls_them(tmp_path):
     contents = contents_of(example(tmp_path, labels={"web": "My notes"}))
-    assert contents.caches[0].source == "My notes"
+    assert contents.caches[0][0] == "My notes"
     assert {stage.source for stage in contents.stages} == {"My notes"}
     assert set(contents.evaluations[0].hot) == {"My notes", "code"}
     assert set(contents.phases[0].mixture[0].shares) == {"My notes", "code"}
@@ -195,14 +195,14 @@ def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(
 def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
     contents = contents_of(example(tmp_path, forks={"spoonbill": "ocelot"}))
     assert [(fork.name, fork.fork_of) for fork in contents.phases if fork.fork_of] == [("spoonbill", "ocelot")]
-    assert [evaluation.windows for evaluation in contents.evaluations] == [None, None]
+    assert [evaluation.windows for evaluation in contents.evaluations] == [{}, {}]
     rows = [prediction(which, "web", "a", -2.0) for which in ("hot", "averaged")]
     table = pa.Table.from_pylist([*rows, rows[1] | {"log_prob": -4.0}, rows[1] | {"log_prob": None}])
     config = example(tmp_path, forks={"spoonbill": "ocelot"})
     pq.write_table(table, config.evaluations["ocelot"].join(PREDICTIONS_FILE))
-    windows = contents_of(config).evaluations[1].windows
-    assert windows is not None and windows.losses == {("web", "a"): (3.0, 2)}
-    assert windows.num_tokens == config.evaluations["ocelot"].result.num_tokens
+    found = contents_of(config).evaluations[1]
+    assert found.windows == {("web", "a"): (3.0, 2)}
+    assert found.num_tokens == config.evaluations["ocelot"].result.num_tokens
 
 
 def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phase(tmp_path, monkeypatch):
@@ -242,7 +242,7 @@ def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phas
 
 def test_hits_and_samples_reach_their_stage(tmp_path):
     filtered, clean = contents_of(example(tmp_path)).stages
-    assert filtered.samples[0].detail == "7 < 50"
+    assert filtered.samples[0]["detail"] == "7 < 50"
     assert (clean.stage, clean.hits) == ("decontaminate", {"piqa": 3})
 
 

@@ -16,7 +16,7 @@ import pytest
 from markupsafe import Markup
 
 from runtime.data.consumption import Consumption, MixtureFinding, SourceUse
-from runtime.report.contents import PhaseAlarm, Report, WindowLosses, mean
+from runtime.report.contents import PhaseAlarm, Report, mean
 from runtime.report.html import macro
 from runtime.report.page import render, with_run
 from runtime.report.recipe import Change
@@ -277,7 +277,7 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
 
     def measured(evaluation, spread):
         losses = {("web", "a"): (3.0, 100), ("web", "b"): (3.0 + spread, 100)}
-        return dataclasses.replace(evaluation, windows=WindowLosses(losses, {"web": 200}, {"web": 800}))
+        return dataclasses.replace(evaluation, windows=losses, num_tokens={"web": 200}, num_bytes={"web": 800})
 
     verdict = "worse" if found["dessert_v3"] > found["dessert_bad"] else "better"
     for spread, word in ((0.001, verdict), (9.0, "noise")):

@@ -75,18 +75,17 @@ def test_each_update_has_a_length_of_its_own(tmp_path):
     assert [sequence_length_at(log, step) for step in (1, 2, 3)] == [256, 256, 1024]
 
 
-def test_samples_are_the_first_of_each_reason_and_shortened(tmp_path):
-    rows = [{"reason": f"r{i % 2}", "id": str(i), "detail": "", "excerpt": "x" * 5_000} for i in range(10)]
+def test_samples_are_the_first_of_each_reason(tmp_path):
+    rows = [{"reason": f"r{i % 2}", "id": str(i), "detail": "", "excerpt": "x"} for i in range(10)]
     path = tmp_path / "dropped.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     samples = read_samples(str(path), 2)
-    assert [(sample.reason, sample.document) for sample in samples] == [
+    assert [(sample["reason"], sample["id"]) for sample in samples] == [
         ("r0", "0"),
-        ("r0", "2"),
         ("r1", "1"),
+        ("r0", "2"),
         ("r1", "3"),
     ]
-    assert all(len(sample.excerpt) < 700 and sample.excerpt.endswith("[…]") for sample in samples)
 
 
 def test_an_update_that_drew_no_position_of_a_source_or_was_lost_is_no_point_of_its_curve(tmp_path):
