@@ -124,11 +124,6 @@ class Evaluation:
         return next(iter(self.averages.values()), self.hot)
 
     @property
-    def best_weights(self) -> str:
-        """Words for the weights of `best`."""
-        return next((f"{name} weights" for name in self.averages), "trained weights")
-
-    @property
     def by_weights(self) -> dict[str, Mapping[str, float]]:
         """Figures of each average, then of the trained weights."""
         return {**self.averages, HOT: self.hot}
