@@ -25,7 +25,6 @@ from runtime.report.contents import (
     OtherWeights,
     Phase,
     PhaseAlarm,
-    PhaseText,
     Report,
     Score,
     SourceCurve,
@@ -40,7 +39,6 @@ from steps.ema_eval import EmaEvalResult
 from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
-from steps.sample import SampleResult
 
 
 def contents_of(config: ReportConfig) -> Report:
@@ -64,11 +62,10 @@ def contents_of(config: ReportConfig) -> Report:
             _evaluation(config, name, predictions.get(name)) for name in names if name in config.evaluations
         ),
         texts=tuple(
-            text
+            (phase, written.result)
             for phase in names
             for name, written in config.texts.items()
             if phase_of(name, names) == phase
-            for text in texts_of(phase, written.result)
         ),
         exports=tuple(_export(name, phase_of(name, names), config.exports[name]) for name in exports),
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
@@ -270,11 +267,6 @@ def _evaluation(config: ReportConfig, name: str, predictions: pa.Table | None) -
         found.num_tokens,
         found.num_bytes,
     )
-
-
-def texts_of(phase: str, result: SampleResult) -> list[PhaseText]:
-    """Return the texts of a phase as a page shows them."""
-    return [PhaseText(phase, result.weights, each.prompt, each.text, each.is_whole) for each in result.texts]
 
 
 def _export(name: str, phase: str, export: Input[Any]) -> Export:

@@ -229,18 +229,6 @@ def name_of_weights(phase: str, weights: str) -> str:
     return phase if weights == HOT else f"{phase}, {weights} weights"
 
 
-@dataclasses.dataclass(frozen=True)
-class PhaseText:
-    """The text that a phase writes after a prompt."""
-
-    phase: str
-    weights: str
-    prompt: str
-    text: str
-    is_whole: bool
-    """Whether the model ended the text."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moment:
     """The predictions of a window's tokens by one set of weights; NaN and -1 where a token is not predicted."""
@@ -305,8 +293,8 @@ class Report:
     """Alarms of the phases, in their order, without alarms of machines, which differ between equal runs."""
     final_loss_steps: int = 1
     """Number of training steps that a final loss is the mean of."""
-    texts: tuple[PhaseText, ...] = ()
-    """Texts in order of phases."""
+    texts: Sequence[tuple[str, Any]] = ()
+    """Phases in their order, with their results of the step `sample`."""
     moments: tuple[str, ...] = ()
     """Phases with their weights (`name_of_weights`) whose predictions `windows` have: branches, then the main line."""
     windows: tuple[HeatWindow, ...] = ()

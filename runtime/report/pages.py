@@ -1,8 +1,9 @@
 """Pages that commands draw: the timeline of a recipe, texts, and data stalls of a run."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from runtime.report.contents import Phase, PhaseText, Report
+from runtime.report.contents import Phase, Report
 from runtime.report.html import document, macro
 from runtime.report.run_plots import timeline
 from runtime.tracking.stalls import DataStalls
@@ -16,8 +17,8 @@ def timeline_page(title: str, phases: Sequence[Phase], words: str) -> str:
     return document(title, lead, timeline(report, caption), macro("pages.html", "words", words))
 
 
-def texts_page(title: str, texts: Sequence[PhaseText]) -> str:
-    """Return the texts of the phases side by side."""
+def texts_page(title: str, texts: Sequence[tuple[str, Any]]) -> str:
+    """Return the texts of the phases, which come with their results of the step `sample`, side by side."""
     return document(title, "Texts of the phases that are done.", macro("tables.html", "texts", texts), scripts=())
 
 

@@ -73,7 +73,7 @@ def test_merged_weights_have_their_row_in_each_table_and_their_point_in_each_plo
     assert [(each.name, each.step) for each in contents.others] == [("merged", 1), ("lent", 60)]
     assert [each.phase for each in contents.evaluations] == ["kestrel", "ocelot", "merged"]
     assert [(each.name, each.phase) for each in contents.exports] == [(each, each) for each in ("ocelot", *names)]
-    assert [each.phase for each in contents.texts] == ["ocelot", *names]
+    assert [phase for phase, _ in contents.texts] == ["ocelot", *names]
     page = render(contents)
     assert '<th scope="row">↳ merged</th><td>weights</td>' in page and "merged after step 1: 1.2500" in page
     assert "lent, averaged after step 60" in page

@@ -9,12 +9,13 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runtime.report import curve_plots, heat_map, pages
-from runtime.report.contents import HeatWindow, PhaseText
+from runtime.report.contents import HeatWindow
 from runtime.report.curve_plots import Line
 from runtime.report.html import document, macro, source
 from runtime.report.markup import marked, printable
@@ -171,7 +172,15 @@ def test_a_loss_a_fork_and_texts_are_found_by_clicking(report, example, open_pag
         dataclasses.replace(each, windows=windows.get(each.phase, {}), num_tokens={"web": 200}, num_bytes={"web": 800})
         for each in forked.evaluations
     )
-    texts = tuple(PhaseText(phase.name, "hot", "The sea", f" of {phase.name}", True) for phase in report.main_line[:3])
+    texts = [
+        (
+            name,
+            SimpleNamespace(
+                weights="hot", texts=(SimpleNamespace(prompt="The sea", text=f" of {name}", is_whole=True),)
+            ),
+        )
+        for name in (phase.name for phase in report.main_line[:3])
+    ]
     forked = dataclasses.replace(forked, evaluations=evaluations, texts=texts)
     shown = open_page(render(forked))
 
