@@ -23,7 +23,6 @@ from runtime.report.curve_plots import Line, curves, thinned
 from runtime.report.html import figure_scripts, macro, source
 from runtime.report.pages import stalls_page, texts_page
 from steps.report_config import ReportConfig
-from steps.report_contents import texts_of
 from steps.sample import SampleConfig, SampleResult
 
 MOST_ALARMS = 20
@@ -132,8 +131,7 @@ class RunPage(PageContent):
 
     def _texts(self, written: Sequence[tuple[str, Record]]) -> str:
         found = [(phase, SampleResult.model_validate(record.result)) for phase, record in written]
-        texts = [text for phase, result in found for text in texts_of(phase, result)]
-        return texts_page(f"Texts of {self._session.pipeline}", texts)
+        return texts_page(f"Texts of {self._session.pipeline}", found)
 
     def _stalls(self) -> str:
         found, notes = stalls_of(event_reader(self._session.store), phases_by_digest(self._graph.steps))

@@ -1,6 +1,7 @@
 """Report contents: results and files of a report's inputs, as the plain values that its page shows."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,38 +18,35 @@ from runtime.optim.ema import HOT
 from runtime.optim.schedule import WsdS
 from runtime.report import readings
 from runtime.report.contents import (
-    Cache,
     Evaluation,
     Export,
     HeatWindow,
+    MixtureSpan,
     OtherWeights,
     Phase,
     PhaseAlarm,
-    PhaseText,
     Report,
     Score,
     SourceCurve,
     Stage,
-    WindowLosses,
     name_of_weights,
 )
 from runtime.report.heat_map import MOST_CELLS_OF_A_REPORT, tokens_shown
-from runtime.report.readings import DrawLog, PhaseLog
+from runtime.tracking.metrics import MetricsTable
 from runtime.training.figure_checks import first_loss_of
 from steps.decontaminate import DecontaminateResult
 from steps.ema_eval import EmaEvalResult
 from steps.filter import FilterResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_config import ReportConfig, phase_of
-from steps.sample import SampleResult
 
 
 def contents_of(config: ReportConfig) -> Report:
     """Return results and files of the inputs as the plain values that the page shows."""
     draws = {name: readings.read_draws(phase.join(phase.result.source_losses)) for name, phase in config.phases.items()}
-    logs = {name: readings.read_log(phase.join(phase.result.metrics)) for name, phase in config.phases.items()}
+    metrics = {name: readings.read_metrics(phase.join(phase.result.metrics)) for name, phase in config.phases.items()}
     order = page_order(config)
-    phases = _phases(config, order, logs, draws)
+    phases = _phases(config, order, metrics, draws)
     names = [*order, *config.others]
     exports = sorted(config.exports, key=lambda name: (names.index(phase_of(name, names)), name))
     predictions = _predictions(config, order)
@@ -64,19 +62,20 @@ def contents_of(config: ReportConfig) -> Report:
             _evaluation(config, name, predictions.get(name)) for name in names if name in config.evaluations
         ),
         texts=tuple(
-            text
+            (phase, written.result)
             for phase in names
             for name, written in config.texts.items()
             if phase_of(name, names) == phase
-            for text in texts_of(phase, written.result)
         ),
         exports=tuple(_export(name, phase_of(name, names), config.exports[name]) for name in exports),
         scores=tuple(score for name in exports if name in config.scores for score in _scores(name, config)),
         stages=_stages(config),
-        caches=_caches(config),
-        consumption=_consumption(config, phases, logs, draws) if config.caches else None,
+        caches=sorted((_label(config, name), cache.result) for name, cache in config.caches.items()),
+        consumption=_consumption(config, phases, metrics, draws) if config.caches else None,
         source_curves=_source_curves(config),
-        alarms=tuple(alarm for phase in phases if phase.same_as is None for alarm in _alarms(config, phase)),
+        alarms=tuple(
+            alarm for phase in phases if phase.same_as is None for alarm in _alarms(config, phase, metrics[phase.name])
+        ),
         final_loss_steps=FINAL_LOSS_STEPS,
         moments=tuple(name_of_weights(name, _weights(config.evaluations[name].result)) for name in shown),
         windows=_windows(config, [predictions[name] for name in shown]),
@@ -103,12 +102,14 @@ def _source_curves(config: ReportConfig) -> tuple[SourceCurve, ...]:
     return tuple(sorted((_renamed(config, curve) for curve in curves), key=lambda curve: curve.source))
 
 
-def _alarms(config: ReportConfig, phase: Phase) -> tuple[PhaseAlarm, ...]:
-    result, mixture = config.phases[phase.name], config.mixtures.get(phase.name)
+def _alarms(config: ReportConfig, phase: Phase, metrics: MetricsTable) -> tuple[PhaseAlarm, ...]:
+    if phase.same_as is not None:
+        return ()
+    mixture = config.mixtures.get(phase.name)
     rate, model = config.learning_rates.get(phase.name), config.untrained.get(phase.name)
     resets = {segment.start_step for segment in mixture.segments} if mixture else set()
-    return readings.read_alarms(
-        result.join(result.result.metrics),
+    return readings.alarms_of(
+        metrics,
         phase.name,
         begin_step=phase.start_step,
         resets_at=lambda step: step in resets or (isinstance(rate, WsdS) and rate.jumps_at(step)),
@@ -116,16 +117,8 @@ def _alarms(config: ReportConfig, phase: Phase) -> tuple[PhaseAlarm, ...]:
     )
 
 
-def _caches(config: ReportConfig) -> tuple[Cache, ...]:
-    results = sorted((_label(config, name), source.result) for name, source in config.caches.items())
-    return tuple(
-        Cache(name, found.num_train_tokens, found.num_validation_tokens, found.num_train_bytes)
-        for name, found in results
-    )
-
-
 def _consumption(
-    config: ReportConfig, phases: Sequence[Phase], logs: Mapping[str, PhaseLog], draws: Mapping[str, DrawLog]
+    config: ReportConfig, phases: Sequence[Phase], metrics: Mapping[str, MetricsTable], draws: Mapping[str, pa.Table]
 ) -> Consumption:
     """Return the tokens that each phase took from each source since the start of the run, by its log of draws.
 
@@ -143,7 +136,9 @@ def _consumption(
         ends = [later.start_step for later in way[1:]] + [phase.step]
         read = [
             PhaseDraws(
-                part.name, draws[phase.name].between(part.start_step, end), logs[part.name].sequence_length_at(end)
+                part.name,
+                readings.drawn_between(draws[phase.name], part.start_step, end),
+                readings.sequence_length_at(metrics[part.name], end),
             )
             for part, end in zip(way, ends, strict=True)
             if part.start_step < end
@@ -172,30 +167,29 @@ def page_order(config: ReportConfig) -> list[str]:
 
 
 def _phases(
-    config: ReportConfig, order: Sequence[str], logs: Mapping[str, PhaseLog], draws: Mapping[str, DrawLog]
+    config: ReportConfig, order: Sequence[str], metrics: Mapping[str, MetricsTable], draws: Mapping[str, pa.Table]
 ) -> tuple[Phase, ...]:
     made: dict[str, Phase] = {}
     first_names: dict[str, str] = {}
     for name in order:
         result, parent = config.phases[name].result, config.parents.get(name)
         start_step = 0 if parent is None else _start_step(config, name, made[parent])
-        curve = logs[name].curve_after(start_step)
+        curve = readings.curve_after(metrics[name], start_step)
         if not len(curve) or result.final_loss is None:
             raise ValueError(f"{name}: the skip rule skipped every training step. Remove the phase from the report.")
         first_name = first_names.setdefault(config.phases[name].key, name)
         mixture = config.mixtures.get(name)
-        spans = (
-            ()
-            if mixture is None
-            else readings.drawn_spans(draws[name], mixture, start_step, result.step, logs[name].tokens_at)
-        )
+        spans: Sequence[MixtureSpan] = ()
+        if mixture is not None:
+            tokens_at = functools.partial(readings.tokens_at, metrics[name])
+            spans = readings.drawn_spans(draws[name], mixture, start_step, result.step, tokens_at)
         made[name] = Phase(
             name=name,
             parent=parent,
             is_main=name in config.main_line,
             start_step=start_step,
             step=result.step,
-            start_tokens=logs[name].tokens_at(start_step),
+            start_tokens=readings.tokens_at(metrics[name], start_step),
             consumed_tokens=result.consumed_tokens,
             final_loss=result.final_loss,
             averages=result.averages,
@@ -205,7 +199,7 @@ def _phases(
             same_as=None if first_name == name else first_name,
             fork_of=config.forks.get(name),
             fork_reason=config.fork_reasons.get(name, ""),
-            num_targets=logs[name].num_targets_after(start_step),
+            num_targets=int(metrics[name].column("num_targets", start_step).sum()),
         )
     return tuple(made.values())
 
@@ -263,15 +257,16 @@ def _windows(config: ReportConfig, predictions: Sequence[pa.Table]) -> tuple[Hea
 def _evaluation(config: ReportConfig, name: str, predictions: pa.Table | None) -> Evaluation:
     found = config.evaluations[name].result
     averages = {measured.average.name: _labelled(config, measured.by_domain) for measured in found.averages}
-    windows = None
-    if predictions is not None:
-        windows = WindowLosses(window_losses(predictions, _weights(found)), found.num_tokens, found.num_bytes)
-    return Evaluation(name, found.consumed_tokens, _labelled(config, found.hot), averages, windows)
-
-
-def texts_of(phase: str, result: SampleResult) -> list[PhaseText]:
-    """Return the texts of a phase as a page shows them."""
-    return [PhaseText(phase, result.weights, each.prompt, each.text, each.is_whole) for each in result.texts]
+    windows = {} if predictions is None else window_losses(predictions, _weights(found))
+    return Evaluation(
+        name,
+        found.consumed_tokens,
+        _labelled(config, found.hot),
+        averages,
+        windows,
+        found.num_tokens,
+        found.num_bytes,
+    )
 
 
 def _export(name: str, phase: str, export: Input[Any]) -> Export:

@@ -13,6 +13,7 @@ from runtime.evaluation.task_score import TaskScore, leading_of_each_task
 from runtime.evaluation.window_noise import Losses
 from runtime.optim.ema import HOT, Ema
 from runtime.report.recipe import Change
+from runtime.training.observer import Alarm
 
 EASY_NATS = 0.05
 """Median loss of a window below which its text, or its template, may have been trained on."""
@@ -98,15 +99,6 @@ class OtherWeights:
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowLosses:
-    """Losses of single held-out windows, and the size of all evaluated text, by domain."""
-
-    losses: Losses
-    num_tokens: Mapping[str, int]
-    num_bytes: Mapping[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
 class Evaluation:
     """Bits per byte for each held-out domain at the end of a phase."""
 
@@ -115,8 +107,11 @@ class Evaluation:
     hot: Mapping[str, float]
     averages: Mapping[str, Mapping[str, float]]
     """Figures of each average by name; the first is the one that `best` returns. Empty without averages."""
-    windows: WindowLosses | None = None
+    windows: Losses = dataclasses.field(default_factory=dict)
     """Losses of some windows under the weights of `best`, for the noise of a fork's difference."""
+    num_tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Tokens of all evaluated text, by domain."""
+    num_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for which, values in self.by_weights.items():
@@ -127,11 +122,6 @@ class Evaluation:
     def best(self) -> Mapping[str, float]:
         """Figures of the first average, or of the weights if there is none."""
         return next(iter(self.averages.values()), self.hot)
-
-    @property
-    def best_weights(self) -> str:
-        """Words for the weights of `best`."""
-        return next((f"{name} weights" for name in self.averages), "trained weights")
 
     @property
     def by_weights(self) -> dict[str, Mapping[str, float]]:
@@ -192,27 +182,14 @@ class SourceCurve:
 
 @dataclasses.dataclass(frozen=True)
 class PhaseAlarm:
-    """An alarm of a monitor about a training step of a phase."""
+    """An alarm of a monitor about a phase."""
 
     phase: str
-    step: int
+    alarm: Alarm
     tokens: int
     """Consumed tokens since the start of the run."""
-    monitor: str
-    figure: float
-    limit: float
     has_recovered: bool
     """Whether the loss came back within the steps after it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """A dropped document. All three texts are untrusted."""
-
-    reason: str
-    document: str
-    detail: str
-    excerpt: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +204,8 @@ class Stage:
     """Documents, by reason."""
     dropped_bytes: Mapping[str, int]
     """Bytes of their texts, by reason; 0 of what could not be read."""
-    samples: tuple[Sample, ...] = ()
+    samples: Sequence[Mapping[str, str]] = ()
+    """Some of these documents, as `drops.read_samples` returns them. Their texts are untrusted."""
     hits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Overlaps with evaluation items, by task; a document may have several, or be kept all the same."""
     num_edited: int = 0
@@ -246,31 +224,9 @@ class Stage:
         return sum(self.dropped_bytes.values())
 
 
-@dataclasses.dataclass(frozen=True)
-class Cache:
-    """Tokens of a source, for training and held out."""
-
-    source: str
-    num_train_tokens: int
-    num_validation_tokens: int
-    num_train_bytes: int
-
-
 def name_of_weights(phase: str, weights: str) -> str:
     """Return the name of a phase's weights: that of the phase, with the name of EMA weights."""
     return phase if weights == HOT else f"{phase}, {weights} weights"
-
-
-@dataclasses.dataclass(frozen=True)
-class PhaseText:
-    """The text that a phase writes after a prompt."""
-
-    phase: str
-    weights: str
-    prompt: str
-    text: str
-    is_whole: bool
-    """Whether the model ended the text."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -327,7 +283,8 @@ class Report:
     exports: tuple[Export, ...] = ()
     scores: tuple[Score, ...] = ()
     stages: tuple[Stage, ...] = ()
-    caches: tuple[Cache, ...] = ()
+    caches: Sequence[tuple[str, Any]] = ()
+    """Sources with their results of the step `tokenize`."""
     consumption: Consumption | None = None
     """Tokens that each phase takes from each source, since the start of the run."""
     source_curves: tuple[SourceCurve, ...] = ()
@@ -336,8 +293,8 @@ class Report:
     """Alarms of the phases, in their order, without alarms of machines, which differ between equal runs."""
     final_loss_steps: int = 1
     """Number of training steps that a final loss is the mean of."""
-    texts: tuple[PhaseText, ...] = ()
-    """Texts in order of phases."""
+    texts: Sequence[tuple[str, Any]] = ()
+    """Phases in their order, with their results of the step `sample`."""
     moments: tuple[str, ...] = ()
     """Phases with their weights (`name_of_weights`) whose predictions `windows` have: branches, then the main line."""
     windows: tuple[HeatWindow, ...] = ()
@@ -361,12 +318,6 @@ class Report:
         return tuple(phase for phase in self.phases if not phase.is_main)
 
     @property
-    def forks(self) -> list[tuple[Phase, Phase]]:
-        """Phases made on the command line, each with the phase that it repeats with other settings."""
-        by_name = {phase.name: phase for phase in self.phases}
-        return [(phase, by_name[phase.fork_of]) for phase in self.phases if phase.fork_of is not None]
-
-    @property
     def uses(self) -> dict[tuple[str, str], SourceUse]:
         """Use of each source by each phase, by source and phase."""
         return {} if self.consumption is None else {(use.source, use.phase): use for use in self.consumption.uses}
@@ -379,10 +330,3 @@ class Report:
     def evaluation_of(self, phase: Phase | OtherWeights) -> Evaluation | None:
         """Return the evaluation of a phase, if there is one."""
         return next((item for item in self.evaluations if item.phase == phase.name), None)
-
-    @property
-    def final_scores(self) -> list[Score]:
-        """Scores of the first export of the final phase, one a task; empty without an export."""
-        final = self.main_line[-1].name
-        export = next((item.name for item in self.exports if item.phase == final), None)
-        return [score for score in leading(self.scores) if score.export == export]

@@ -28,25 +28,11 @@ def figure(
     """
     if not panels:
         return Markup()
-    return macro(
-        "figure.html",
-        "figure",
-        panels,
-        _data(panels),
-        caption,
-        legend=list((legend or {}).values()),
-        columns=columns,
-        is_live=is_live,
-        is_smoothed=any(panel.is_smoothed for panel in panels),
-        has_lines=any(panel.has_lines for panel in panels),
-    )
-
-
-def _data(panels: Sequence[Panel]) -> Any:
     document = Document()
     for panel in panels:
         document.add_root(panel.plot)
-    return _renumbered(document.to_json(deferred=False), {})
+    data = _renumbered(document.to_json(deferred=False), {})
+    return macro("figure.html", "figure", panels, data, caption, legend or {}, columns, is_live)
 
 
 def _renumbered(value: Any, ids: dict[str, str]) -> Any:

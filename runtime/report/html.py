@@ -17,10 +17,11 @@ import jinja2
 from bokeh.resources import Resources
 from markupsafe import Markup
 
+from runtime.evaluation.uncertainty import is_noise
 from runtime.report import recipe
-from runtime.report.contents import mean, name_of_weights
+from runtime.report.contents import leading, mean, name_of_weights
 from runtime.report.markup import printable, printable_data
-from runtime.report.tables import bits_row, changed_settings, gain, least_bits, summed
+from runtime.report.tables import bits_row, changed_settings, least_bits, summed, window_noise
 from runtime.tracking.stalls import SECONDS_HEADINGS, STALLS_HEADINGS, seconds_rows, stalls_rows
 
 _FOLDER = Path(__file__).parent / "templates"
@@ -42,10 +43,11 @@ def environment() -> jinja2.Environment:
         "percent": recipe.percent, "rate": recipe.rate, "tokens": recipe.tokens_label,
     }  # fmt: skip
     made.globals |= {
-        "changed_settings": changed_settings, "counts": Counter, "gain": gain,
+        "changed_settings": changed_settings, "counts": Counter, "is_noise": is_noise, "leading": leading,
         "bits_row": bits_row, "least_bits": least_bits, "name_of_weights": name_of_weights,
         "seconds_headings": SECONDS_HEADINGS, "seconds_rows": seconds_rows, "side_branches": recipe.side_branches,
-        "stalls_headings": STALLS_HEADINGS, "stalls_rows": stalls_rows, "summed": summed, "zip": zip,
+        "stalls_headings": STALLS_HEADINGS, "stalls_rows": stalls_rows, "summed": summed, "window_noise": window_noise,
+        "zip": zip,
     }  # fmt: skip
     return made
 

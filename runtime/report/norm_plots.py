@@ -1,6 +1,7 @@
 """Figures of gradient norms: which layers had gradients far from their usual size, and when; a panel a phase."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,19 +47,18 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
     """Return the norms of the training steps in `curves`, as `curves.with_norms` has read them."""
     recorded = sorted(curves.sparse.by_step.keys() & set(curves.step.tolist()))
     group = f"{NORM_BY_PART[GRADIENT]}/"
-    rows: dict[int | str, list[int]] = {}
+    rows: dict[tuple[float, str], list[int]] = {}
     for index, name in enumerate(curves.sparse.names):
         if name.startswith(group):
             part = name.removeprefix(group)
             layer = layer_of(part)
-            rows.setdefault(part if layer is None else layer, []).append(index)
-    layers = sorted(key for key in rows if isinstance(key, int))
-    order: list[int | str] = [*layers, *(key for key in rows if isinstance(key, str))]
+            rows.setdefault((math.inf, part) if layer is None else (layer, f"layer {layer}"), []).append(index)
+    order = sorted(rows, key=lambda row: row[0])
     values = np.array([curves.sparse.by_step[step] for step in recorded])
     values = values.reshape(len(recorded), len(curves.sparse.names))
     # The norm of several parts together is the root of the sum of their squares.
     norms = [np.sqrt(np.square(values[:, np.array(rows[key])]).sum(axis=1)) for key in order]
-    names = tuple(f"layer {key}" if isinstance(key, int) else key for key in order)
+    names = tuple(name for _, name in order)
     return LayerNorms(phase, names, np.array(recorded, np.int64), np.array(norms).reshape(len(order), len(recorded)))
 
 

@@ -15,18 +15,14 @@ _RUN = '<section id="run">'
 
 def render(report: Report) -> str:
     """Return the whole page as text, without sections that show nothing: the same report gives the same bytes."""
-    plots = {
-        "timeline": run_plots.timeline, "loss": run_plots.loss, "source_losses": run_plots.source_losses,
-        "domains": run_plots.domains, "scores": run_plots.scores,
-        "rungs": law_plots.rungs, "isoflop": law_plots.isoflop,
-    }  # fmt: skip
     return document(
         report.title,
         report.introduction,
         scripts=(*figure_scripts(), *([source("heat_map.js")] if report.windows else [])),
         template="report.html",
         report=report,
-        plots=plots,
+        run_plots=run_plots,
+        law_plots=law_plots,
         heat_map=heat_map(report.moments, report.windows, MOST_CELLS_OF_A_REPORT) if report.windows else "",
         noise=noise(report.scores),
         doubts=doubts(report),

@@ -1,33 +1,24 @@
 """Pages that commands draw: the timeline of a recipe, texts, and data stalls of a run."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from runtime.report.contents import Phase, PhaseText, Report
+from runtime.report.contents import Phase, Report
 from runtime.report.html import document, macro
-from runtime.report.recipe import side_branches, tokens_label
 from runtime.report.run_plots import timeline
 from runtime.tracking.stalls import DataStalls
-
-_TIMELINE = (
-    "The recipe's settings; nothing here was measured. Each branch begins at the tokens at which it leaves the main "
-    "line and is not part of the axis' total."
-)
 
 
 def timeline_page(title: str, phases: Sequence[Phase], words: str) -> str:
     """Return a page that holds the figure, and `words` (the timeline as text) below it."""
     report = Report(title, "", "", tuple(phases))
-    last = report.main_line[-1]
-    num_trainings = sum(phase.same_as is None for phase in report.branches)
-    lead = (
-        f"{len(report.main_line)} phases, {last.step:,} steps, {tokens_label(last.consumed_tokens)} tokens, "
-        f"and {side_branches(num_trainings, len(report.branches))}."
-    )
-    return document(title, lead, timeline(report, _TIMELINE), macro("pages.html", "words", words))
+    lead = macro("pages.html", "timeline_lead", report)
+    caption = macro("pages.html", "timeline_caption")
+    return document(title, lead, timeline(report, caption), macro("pages.html", "words", words))
 
 
-def texts_page(title: str, texts: Sequence[PhaseText]) -> str:
-    """Return the texts of the phases side by side."""
+def texts_page(title: str, texts: Sequence[tuple[str, Any]]) -> str:
+    """Return the texts of the phases, which come with their results of the step `sample`, side by side."""
     return document(title, "Texts of the phases that are done.", macro("tables.html", "texts", texts), scripts=())
 
 

@@ -9,20 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from bokeh.models import (
-    BasicTicker,
-    BoxZoomTool,
-    ColumnDataSource,
-    FactorRange,
-    FixedTicker,
-    HoverTool,
-    LogColorMapper,
-    NumeralTickFormatter,
-    Plot,
-    Range1d,
-    Span,
-    WheelZoomTool,
-)
+from bokeh import models
 from bokeh.plotting import figure as bokeh_figure
 
 from runtime.report.theme import COLOURS, GRID, INK, MAIN, MUTED, PAGE
@@ -58,9 +45,9 @@ def main_and_branches(branches: Sequence[str]) -> dict[str, Series]:
     return {MAIN_LINE: Series(MAIN_LINE, MAIN), **series_of(branches, first=1)}
 
 
-def token_range(end: float) -> Range1d:
+def token_range(end: float) -> models.Range1d:
     """Return an x range from the start of a run; those of a page zoom and pan together. One figure may have it."""
-    return Range1d(0, end, name=TOKENS)
+    return models.Range1d(0, end, name=TOKENS)
 
 
 class Panel:
@@ -72,25 +59,25 @@ class Panel:
     def __init__(
         self,
         title: str,
-        x: Range1d,
-        y: Range1d | Sequence[str],
+        x: models.Range1d,
+        y: models.Range1d | Sequence[str],
         *,
         height: int = 260,
         x_format: str = TOKEN_FORMAT,
         y_format: str | None = None,
         value_format: str = "0,0.[0000]",
     ) -> None:
-        self._rows = [] if isinstance(y, Range1d) else list(y)
+        self._rows = [] if isinstance(y, models.Range1d) else list(y)
         self.has_lines = self.is_smoothed = False
         self.height = height
         self._x_title = x.name or "at"
         self.plot = bokeh_figure(
             x_range=x,
-            y_range=y if isinstance(y, Range1d) else FactorRange(factors=self._rows[::-1]),
+            y_range=y if isinstance(y, models.Range1d) else models.FactorRange(factors=self._rows[::-1]),
             height=height,
             sizing_mode="stretch_width",
             toolbar_location=None,
-            tools=[BoxZoomTool(dimensions="width"), WheelZoomTool(dimensions="width", modifiers="ctrl")],
+            tools=[models.BoxZoomTool(dimensions="width"), models.WheelZoomTool(dimensions="width", modifiers="ctrl")],
             title=title,
             x_axis_label=x.name,
             output_backend="canvas",
@@ -98,73 +85,61 @@ class Panel:
             min_border_right=12,
         )
         _style(self.plot)
-        self.plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
-        self.plot.xaxis.ticker = BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
+        self.plot.xaxis.formatter = models.NumeralTickFormatter(format=x_format)
+        self.plot.xaxis.ticker = models.BasicTicker(desired_num_ticks=5 if x_format == TOKEN_FORMAT else 3)
         if y_format is not None:
-            self.plot.yaxis.formatter = NumeralTickFormatter(format=y_format)
+            self.plot.yaxis.formatter = models.NumeralTickFormatter(format=y_format)
         tips = [("", "$name"), (self._x_title, "@x{0,0.[0000]}"), ("value", f"@y{{{value_format}}}")]
-        self._lines = HoverTool(renderers=[], mode="vline", line_policy="nearest", limit=8, tooltips=tips)
-        self._marks = HoverTool(renderers=[], mode="mouse", tooltips=[("", "@tip")])
+        self._lines = models.HoverTool(renderers=[], mode="vline", line_policy="nearest", limit=8, tooltips=tips)
+        self._marks = models.HoverTool(renderers=[], mode="mouse", tooltips=[("", "@tip")])
 
     def line(
-        self,
-        series: Series,
-        xs: Values,
-        ys: Values,
-        *,
-        name: str | None = None,
-        smooth: bool = False,
-        phase: str = "",
+        self, series: Series, xs: Values, ys: Values, *, name: str | None = None, smooth: bool = False, phase: str = ""
     ) -> None:
         """Draw a line; `smooth` draws the values pale and lets the page draw a smoothed line over them.
 
         `phase` is a tag of the line, for a page that shows the rows of the phase after a click.
         """
         self.has_lines, self.is_smoothed = True, self.is_smoothed or smooth
-        data = ColumnDataSource({"x": numbers(xs), "y": numbers(ys)}, name=name or series.name)
+        data = models.ColumnDataSource({"x": numbers(xs), "y": numbers(ys)}, name=name or series.name)
         data.tags = ["smooth"] if smooth else []
         shape = {"line_color": series.colour, "line_dash": series.dash, "line_join": "round"}
         drawn = self.plot.line("x", "y", source=data, line_width=1.6, line_alpha=0.3 if smooth else 1.0, **shape)
-        tags = [phase] if phase else []
-        self._add(drawn, series, self._lines, name, tags)
+        tags = [name or series.name, series.name, *([phase] if phase else [])]
+        self._add(drawn, self._lines, *tags)
         if smooth:
-            self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), series, None, name, tags)
+            self._add(self.plot.line("x", "smooth", source=data, line_width=1.8, **shape), None, *tags)
 
     def draw(self, glyph: Callable[..., Any], series: Series, names: Sequence[str], marks: Marks, **style: Any) -> None:
         """Draw marks by a method of `plot`, whose fields have these names; "tip" is shown on pointing."""
         if marks:
             columns = {name: list(column) for name, column in zip(names, zip(*marks, strict=True), strict=True)}
             fields = {name: name for name in names if name != "tip"}
-            drawn = glyph(source=ColumnDataSource(columns, name=series.name), **fields, **style)
-            self._add(drawn, series, self._marks if "tip" in names else None)
+            drawn = glyph(source=models.ColumnDataSource(columns, name=series.name), **fields, **style)
+            self._add(drawn, self._marks if "tip" in names else None, series.name, series.name)
 
     def heat(self, ratios: np.ndarray, columns: Sequence[int], palette: Sequence[str], most: float) -> None:
         """Colour each row by its ratios, from 1 / `most` to `most` on a log scale; NaN is black."""
         ticks = np.unique(np.linspace(0, len(columns) - 1, min(5, len(columns))).astype(int))
-        self.plot.xaxis.ticker = FixedTicker(ticks=[float(tick) + 0.5 for tick in ticks])
+        self.plot.xaxis.ticker = models.FixedTicker(ticks=[float(tick) + 0.5 for tick in ticks])
         self.plot.xaxis.major_label_overrides = {float(tick) + 0.5: f"{columns[tick]:,}" for tick in ticks}
-        mapper = LogColorMapper(palette=list(palette), low=1 / most, high=most, nan_color=INK)
+        mapper = models.LogColorMapper(palette=list(palette), low=1 / most, high=most, nan_color=INK)
         tips = [("", "$name"), (self._x_title, "@column"), ("times its median", "@ratio{0.000}")]
-        hover = HoverTool(renderers=[], tooltips=tips)
+        hover = models.HoverTool(renderers=[], tooltips=tips)
         for place, (row, values) in enumerate(zip(reversed(self._rows), ratios[::-1], strict=True)):
             data = {"ratio": [values.astype(np.float32)[None]], "column": [np.array([columns], np.int32)]}
             size = {"x": 0, "y": place, "dw": len(columns), "dh": 1}
-            image = self.plot.image("ratio", source=ColumnDataSource(data, name=row), color_mapper=mapper, **size)
-            self._add(image, Series(row, INK), hover)
+            image = self.plot.image(
+                "ratio", source=models.ColumnDataSource(data, name=row), color_mapper=mapper, **size
+            )
+            self._add(image, hover, row, row)
 
     def level(self, value: float) -> None:
         """Draw a dashed line at a height, over the width of the panel."""
-        self.plot.add_layout(Span(location=value, dimension="width", line_color=MUTED, line_dash="dashed"))
+        self.plot.add_layout(models.Span(location=value, dimension="width", line_color=MUTED, line_dash="dashed"))
 
-    def _add(
-        self,
-        drawn: Any,
-        series: Series,
-        hover: HoverTool | None,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-    ) -> None:
-        drawn.name, drawn.tags = name or series.name, [series.name, *tags]
+    def _add(self, drawn: Any, hover: models.HoverTool | None, name: str, *tags: str) -> None:
+        drawn.name, drawn.tags = name, list(tags)
         if hover is not None:
             if not hover.renderers:
                 self.plot.add_tools(hover)
@@ -200,11 +175,11 @@ def settled(tokens: np.ndarray, values: np.ndarray, end: float) -> np.ndarray:
     return behind if len(behind) else values
 
 
-def around(values: Values, share: float = 0.06, least: float = 1e-9) -> Range1d:
+def around(values: Values, share: float = 0.06, least: float = 1e-9) -> models.Range1d:
     """Return a range around values, with room of a share of their span on either side."""
     low, high = float(np.min(values)), float(np.max(values))
     room = max((high - low) * share, least, abs(high) * 1e-6)
-    return Range1d(low - room, high + room)
+    return models.Range1d(low - room, high + room)
 
 
 def numbers(values: Values) -> list[float]:
@@ -215,7 +190,7 @@ def numbers(values: Values) -> list[float]:
     return [int(value) if value == int(value) else float(f"{value:.8g}") for value in np.asarray(values).tolist()]
 
 
-def _style(plot: Plot) -> None:
+def _style(plot: models.Plot) -> None:
     """Set each colour that the page turns for a dark screen."""
     plot.background_fill_color = plot.border_fill_color = PAGE
     plot.outline_line_color = None
@@ -227,5 +202,5 @@ def _style(plot: Plot) -> None:
         axis.major_label_text_color = axis.axis_label_text_color = MUTED
         axis.major_label_text_font_size = axis.axis_label_text_font_size = "11px"
         axis.axis_label_text_font_style = "normal"
-    if isinstance(plot.y_range, FactorRange):
+    if isinstance(plot.y_range, models.FactorRange):
         plot.ygrid.grid_line_color = None

@@ -1,9 +1,9 @@
 """Readings: the files of other steps that the report shows, as its plain values."""
 
+import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.token_bytes import token_texts
-from runtime.report.contents import Curve, HeatWindow, MixtureSpan, Moment, PhaseAlarm, Sample, SourceCurve
+from runtime.report.contents import Curve, HeatWindow, MixtureSpan, Moment, PhaseAlarm, SourceCurve
 from runtime.tables.parquet_bytes import from_parquet, read_parts, with_columns
 from runtime.text import drops
 from runtime.tracking.metrics import MetricsTable
@@ -20,83 +20,62 @@ from runtime.training.figure_checks import FirstLoss
 from runtime.training.monitors import CONFIRMED_STEPS, Monitors
 from runtime.training.observer import Alarm
 
-_EXCERPT_CHARACTERS = 600
-
 
 def read_columns(path: str, columns: Sequence[str]) -> pa.Table:
     """Return columns of a phase's table; raise TableError if one is missing."""
     return with_columns(from_parquet(*read_parts(path), columns=columns), columns, {}, file=path)
 
 
-class PhaseLog(NamedTuple):
-    """Metrics of a phase, one row a training step since the start of the run."""
-
-    step: np.ndarray
-    consumed_tokens: np.ndarray
-    loss: np.ndarray
-    learning_rate: np.ndarray
-    global_batch_size: np.ndarray
-    num_targets: np.ndarray
-    is_skipped: np.ndarray
-    """Skipped steps have rows, since they consumed tokens; their loss may be anything."""
-
-    def curve_after(self, step: int) -> Curve:
-        """Return the rows after `step` finished training steps, without skipped ones."""
-        rows = (self.is_skipped == 0) & (self.step > step)
-        names = ("step", "consumed_tokens", "loss", "learning_rate", "global_batch_size")
-        return Curve(**{name: getattr(self, name)[rows] for name in names})
-
-    def num_targets_after(self, step: int) -> int:
-        """Return the number of predicted positions after `step` finished training steps."""
-        return int(self.num_targets[self.step > step].sum())
-
-    def sequence_length_at(self, step: int) -> int:
-        """Return the sequence length of the training step that finished as number `step`."""
-        (row,) = np.flatnonzero(self.step == step)
-        begin = self.consumed_tokens[row - 1] if row else 0
-        return int(self.consumed_tokens[row] - begin) // int(self.global_batch_size[row])
-
-    def tokens_at(self, step: int) -> int:
-        """Return the tokens consumed after `step` training steps; 0 before the first row."""
-        row = int(np.searchsorted(self.step, step, side="right"))
-        return int(self.consumed_tokens[row - 1]) if row else 0
+def read_metrics(path: str) -> MetricsTable:
+    """Return the rows of a `metrics.parquet`, one for each training step since the start of the run."""
+    return MetricsTable.from_parquet(*read_parts(path), file=path)
 
 
-def read_log(path: str) -> PhaseLog:
-    """Return the rows of a `metrics.parquet`."""
-    table = read_columns(path, PhaseLog._fields)
-    return PhaseLog(*(table.column(name).to_numpy() for name in PhaseLog._fields))
+def curve_after(metrics: MetricsTable, step: int) -> Curve:
+    """Return the rows after `step` finished training steps, without skipped ones, whose loss may be anything."""
+    taken = metrics.column("is_skipped", step) == 0
+    return Curve(*(metrics.column(field.name, step)[taken] for field in dataclasses.fields(Curve)))
 
 
-def read_alarms(
-    path: str, phase: str, *, begin_step: int, resets_at: Callable[[int], bool], first_loss: FirstLoss | None
+def tokens_at(metrics: MetricsTable, step: int) -> int:
+    """Return the tokens consumed after `step` training steps."""
+    return metrics[step - 1].consumed_tokens if step else 0
+
+
+def sequence_length_at(metrics: MetricsTable, step: int) -> int:
+    """Return the sequence length of the training step that finished as number `step`."""
+    num_tokens = tokens_at(metrics, step) - tokens_at(metrics, step - 1)
+    return num_tokens // metrics[step - 1].global_batch_size
+
+
+def alarms_of(
+    metrics: MetricsTable,
+    phase: str,
+    *,
+    begin_step: int,
+    resets_at: Callable[[int], bool],
+    first_loss: FirstLoss | None,
 ) -> tuple[PhaseAlarm, ...]:
-    """Return the alarms that monitors raise about a phase, read off its `metrics.parquet`.
+    """Return the alarms that monitors raise about a phase.
 
     Args:
-        path: of the table, which goes back to the start of the run.
+        metrics: from the start of the run on.
         phase: its name.
         begin_step: training steps finished before its first one.
         resets_at: whether levels reset with the training step after so many finished ones.
         first_loss: what is expected of an untrained model; None for trained weights.
     """
-    table = MetricsTable.from_parquet(*read_parts(path), file=path)
     monitors = Monitors(lambda step: step <= begin_step or resets_at(step), first_loss=first_loss)
-    found: list[tuple[Alarm, int]] = []
-    recovered = []
-    for index in range(max(begin_step - 1, 0), len(table)):
-        row = table[index]
-        found += [(alarm, row.consumed_tokens) for alarm in monitors.observe(row)]
+    found: list[Alarm] = []
+    recovered: list[int] = []
+    for index in range(max(begin_step - 1, 0), len(metrics)):
+        found += monitors.observe(metrics[index])
         recovered += [] if monitors.recovered_step is None else [monitors.recovered_step]
-    return tuple(
-        PhaseAlarm(
-            phase, alarm.step, tokens, alarm.monitor, alarm.figure, alarm.limit,
-            # A spike that raised no alarm itself may have come shortly before one that did.
-            has_recovered=any(0 <= alarm.step - step <= CONFIRMED_STEPS for step in recovered),
-        )
-        for alarm, tokens in found
-        if alarm.step > begin_step
-    )  # fmt: skip
+    own = [alarm for alarm in found if alarm.step > begin_step]
+    # A spike that raised no alarm itself may have come shortly before one that did.
+    came_back = [any(0 <= alarm.step - step <= CONFIRMED_STEPS for step in recovered) for alarm in own]
+    tokens = [tokens_at(metrics, alarm.step) for alarm in own]
+    return tuple(PhaseAlarm(phase, *facts) for facts in zip(own, tokens, came_back, strict=True))
 
 
 WindowTables = Mapping[tuple[str, str], Sequence[pa.Table | None]]
@@ -140,31 +119,17 @@ def _moment(table: pa.Table, word: Callable[[int], str], num_shown: int) -> Mome
     )
 
 
-class DrawLog(NamedTuple):
-    """Log of draws, one row a training step and source, in order of steps from the start of the run."""
-
-    sources: list[str]
-    step: np.ndarray
-    """Finished training steps, the row's own included."""
-    source: np.ndarray
-    """Index into `sources`."""
-    num_sequences: np.ndarray
-
-    def between(self, first: int, last: int) -> dict[str, int]:
-        """Return sequences by source in the training steps after `first` and up to `last`."""
-        begin, end = np.searchsorted(self.step, [first, last], side="right")
-        rows = slice(int(begin), int(end))
-        # float64 counts exactly up to 2**53 sequences.
-        taken = np.bincount(self.source[rows], weights=self.num_sequences[rows], minlength=len(self.sources))
-        return {self.sources[index]: int(taken[index]) for index in np.unique(self.source[rows])}
+def read_draws(path: str) -> pa.Table:
+    """Return step, source and number of sequences of all draws since the start of the run."""
+    columns = ("step", "source", "share", "num_sequences")
+    return read_columns(path, columns).filter((pc.field("share") > 0) | (pc.field("num_sequences") > 0))
 
 
-def read_draws(path: str) -> DrawLog:
-    """Return the draws of a `source_losses.parquet`."""
-    table = read_columns(path, ("step", "source", "share", "num_sequences"))
-    table = table.filter(pc.or_(pc.greater(table.column("share"), 0), pc.greater(table.column("num_sequences"), 0)))
-    index, names = _sources_of(table)
-    return DrawLog(names, table.column("step").to_numpy(), index, table.column("num_sequences").to_numpy())
+def drawn_between(draws: pa.Table, first: int, last: int) -> dict[str, int]:
+    """Return sequences by source in the training steps after `first` and up to `last`."""
+    rows = draws.filter((pc.field("step") > first) & (pc.field("step") <= last))
+    found = rows.group_by("source", use_threads=False).aggregate([("num_sequences", "sum")])
+    return dict(zip(found["source"].to_pylist(), found["num_sequences_sum"].to_pylist(), strict=True))
 
 
 def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
@@ -173,31 +138,25 @@ def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
     A training step gives no row for a source without a predicted position.
     """
     table = read_columns(path, ("step", "source", "num_targets", "loss_sum"))
-    index, names = _sources_of(table)
-    step, targets, total = (table.column(name).to_numpy() for name in ("step", "num_targets", "loss_sum"))
-    seen = (targets > 0) & np.isfinite(total)
-    return tuple(
-        SourceCurve(name, step[rows], total[rows] / targets[rows])
-        for name, number in sorted((name, number) for number, name in enumerate(names))
-        if (rows := seen & (index == number)).any()
-    )
-
-
-def _sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
-    """Return the source of each row, and the names that these are indices into, each once."""
-    column = table.column("source").dictionary_encode().unify_dictionaries().combine_chunks()
-    return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
+    seen = table.filter((pc.field("num_targets") > 0) & pc.is_finite(pc.field("loss_sum")))
+    curves = []
+    for source in sorted(seen["source"].unique().to_pylist()):
+        rows = seen.filter(pc.field("source") == source)
+        curves.append(
+            SourceCurve(source, rows["step"].to_numpy(), pc.divide(rows["loss_sum"], rows["num_targets"]).to_numpy())
+        )
+    return tuple(curves)
 
 
 def drawn_spans(
-    draws: DrawLog, mixture: MixtureSchedule, first: int, last: int, tokens_at: Callable[[int], float]
+    draws: pa.Table, mixture: MixtureSchedule, first: int, last: int, tokens_at: Callable[[int], float]
 ) -> tuple[MixtureSpan, ...]:
     """Return shares of the sequences drawn after step `first` and up to `last`, by segment of the mixture."""
     made = []
     ends = [segment.start_step for segment in mixture.segments[1:]] + [last]
     for segment, end in zip(mixture.segments, ends, strict=True):
         begin, end = max(segment.start_step, first), min(end, last)
-        counts = draws.between(begin, end)
+        counts = drawn_between(draws, begin, end)
         total = sum(counts.values())
         if total:
             shares = {name: count / total for name, count in counts.items()}
@@ -205,14 +164,12 @@ def drawn_spans(
     return tuple(made)
 
 
-def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:
-    """Return the first few samples of each reason, in the order of the file; excerpts are cut at 600 characters."""
-    by_reason: dict[str, list[Sample]] = {}
+def read_samples(path: str, samples_per_reason: int) -> list[dict[str, str]]:
+    """Return the first few samples of each reason, in the order of the file."""
+    counts: Counter[str] = Counter()
+    first = []
     for row in drops.read_samples(path):
-        sample = Sample(row["reason"], row["id"], row["detail"], _shortened(row["excerpt"]))
-        by_reason.setdefault(sample.reason, []).append(sample)
-    return tuple(sample for samples in by_reason.values() for sample in islice(samples, samples_per_reason))
-
-
-def _shortened(excerpt: str) -> str:
-    return excerpt if len(excerpt) <= _EXCERPT_CHARACTERS else excerpt[:_EXCERPT_CHARACTERS] + " […]"
+        if counts[row["reason"]] < samples_per_reason:
+            first.append(row)
+        counts[row["reason"]] += 1
+    return first

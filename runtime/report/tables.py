@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from runtime.evaluation.uncertainty import is_noise
-from runtime.evaluation.window_noise import difference_stderr
+from runtime.evaluation.window_noise import StandardError, difference_stderr
 from runtime.optim.ema import HOT
 from runtime.report.contents import Evaluation, Phase, Report, mean
 
@@ -18,21 +17,9 @@ def changed_settings(fork: Phase, base: Phase) -> str:
     return "; ".join(changed) or f"ends at step {fork.step:,}"
 
 
-def gain(fork: Evaluation | None, base: Evaluation | None) -> str | None:
-    """Return the difference of two evaluations in bits per byte, and whether it is larger than its noise."""
-    if fork is None or base is None:
-        return None
-    difference = mean(fork.best) - mean(base.best)
-    shown = f"{difference:+.4f}"
-    ours, theirs, error = fork.windows, base.windows, None
-    if ours is not None and theirs is not None:
-        error = difference_stderr(ours.losses, theirs.losses, num_tokens=ours.num_tokens, num_bytes=ours.num_bytes)
-    if error is not None:
-        verdict = "noise" if is_noise(difference, *error) else "worse" if difference > 0 else "better"
-        shown += f" ± {error.value:.4f}, {verdict}"
-    if fork.best_weights != base.best_weights:  # the difference is also that of averaging
-        shown += f": {fork.best_weights} against {base.best_weights}"
-    return shown
+def window_noise(fork: Evaluation, base: Evaluation) -> StandardError | None:
+    """Return the noise of the difference of two evaluations, where both have windows."""
+    return difference_stderr(fork.windows, base.windows, num_tokens=fork.num_tokens, num_bytes=fork.num_bytes)
 
 
 def bits_row(values: Mapping[str, float], domains: Sequence[str]) -> list[float | None]:

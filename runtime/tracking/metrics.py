@@ -4,6 +4,7 @@ import itertools
 import statistics
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from runtime.tables.column import BlockedTable, Column
@@ -62,6 +63,10 @@ class MetricsTable(BlockedTable):
         newest_first = zip(reversed(self._columns["loss"]), reversed(self._columns["is_skipped"]), strict=True)
         taken = list(itertools.islice((loss for loss, is_skipped in newest_first if not is_skipped), num_steps))
         return statistics.fmean(taken) if taken else None
+
+    def column(self, name: str, begin: int = 0) -> np.ndarray:
+        """Return the figures of a column from row `begin` on."""
+        return self._columns[name].to_numpy()[begin:]
 
     @property
     def skipped_steps(self) -> list[int]:

@@ -12,8 +12,9 @@ from runtime.evaluation.stored_predictions import PREDICTIONS_FILE
 from runtime.report import page as report_page
 from runtime.report.heat_map import FEWEST_TOKENS
 from runtime.report.page import render
+from runtime.scaling.curves import Interval, IsoFlopCurve
 from steps import report_contents
-from steps.fit_scaling_law import Estimate, FitScalingLawResult, IsoFlopResult, RungResult
+from steps.fit_scaling_law import FitScalingLawResult, RungResult
 from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report_contents import contents_of, page_order
 from steps.tokenizer import TokenizerResult
@@ -72,7 +73,7 @@ def test_merged_weights_have_their_row_in_each_table_and_their_point_in_each_plo
     assert [(each.name, each.step) for each in contents.others] == [("merged", 1), ("lent", 60)]
     assert [each.phase for each in contents.evaluations] == ["kestrel", "ocelot", "merged"]
     assert [(each.name, each.phase) for each in contents.exports] == [(each, each) for each in ("ocelot", *names)]
-    assert [each.phase for each in contents.texts] == ["ocelot", *names]
+    assert [phase for phase, _ in contents.texts] == ["ocelot", *names]
     page = render(contents)
     assert '<th scope="row">↳ merged</th><td>weights</td>' in page and "merged after step 1: 1.2500" in page
     assert "lent, averaged after step 60" in page
@@ -88,7 +89,7 @@ def test_two_names_of_one_record_are_shown_as_one_run(tmp_path):
 
 def test_sources_are_called_what_a_person_calls_them(tmp_path):
     contents = contents_of(example(tmp_path, labels={"web": "My notes"}))
-    assert contents.caches[0].source == "My notes"
+    assert contents.caches[0][0] == "My notes"
     assert {stage.source for stage in contents.stages} == {"My notes"}
     assert set(contents.evaluations[0].hot) == {"My notes", "code"}
     assert set(contents.phases[0].mixture[0].shares) == {"My notes", "code"}
@@ -194,14 +195,14 @@ def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(
 def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
     contents = contents_of(example(tmp_path, forks={"spoonbill": "ocelot"}))
     assert [(fork.name, fork.fork_of) for fork in contents.phases if fork.fork_of] == [("spoonbill", "ocelot")]
-    assert [evaluation.windows for evaluation in contents.evaluations] == [None, None]
+    assert [evaluation.windows for evaluation in contents.evaluations] == [{}, {}]
     rows = [prediction(which, "web", "a", -2.0) for which in ("hot", "averaged")]
     table = pa.Table.from_pylist([*rows, rows[1] | {"log_prob": -4.0}, rows[1] | {"log_prob": None}])
     config = example(tmp_path, forks={"spoonbill": "ocelot"})
     pq.write_table(table, config.evaluations["ocelot"].join(PREDICTIONS_FILE))
-    windows = contents_of(config).evaluations[1].windows
-    assert windows is not None and windows.losses == {("web", "a"): (3.0, 2)}
-    assert windows.num_tokens == config.evaluations["ocelot"].result.num_tokens
+    found = contents_of(config).evaluations[1]
+    assert found.windows == {("web", "a"): (3.0, 2)}
+    assert found.num_tokens == config.evaluations["ocelot"].result.num_tokens
 
 
 def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phase(tmp_path, monkeypatch):
@@ -241,7 +242,7 @@ def test_the_tokens_of_a_window_of_each_domain_are_in_the_report_after_each_phas
 
 def test_hits_and_samples_reach_their_stage(tmp_path):
     filtered, clean = contents_of(example(tmp_path)).stages
-    assert filtered.samples[0].detail == "7 < 50"
+    assert filtered.samples[0]["detail"] == "7 < 50"
     assert (clean.stage, clean.hits) == ("decontaminate", {"piqa": 3})
 
 
@@ -256,7 +257,7 @@ def test_the_loss_of_each_source_on_the_main_line_is_under_the_name_a_person_gav
 
 def test_a_ladder_shows_its_law_each_rungs_prediction_and_the_curves_at_equal_flops(tmp_path):
     def estimate(value):
-        return Estimate(value=value, low=0.9 * value, high=1.2 * value)
+        return Interval(value=value, low=0.9 * value, high=1.2 * value)
 
     rungs = tuple(
         RungResult(
@@ -265,11 +266,11 @@ def test_a_ladder_shows_its_law_each_rungs_prediction_and_the_curves_at_equal_fl
         )
         for size in (16, 48) for tokens in (1, 2)
     )  # fmt: skip
-    curve = IsoFlopResult(flops=6e9, num_parameters=(16.0, 32.0, 48.0), losses=(2.2, 2.0, 2.1), optimum=33.0)
+    curve = IsoFlopCurve(flops=6e9, num_parameters=(16.0, 32.0, 48.0), losses=(2.2, 2.0, 2.1), optimum=33.0)
     coefficients = ("irreducible", "parameter_factor", "token_factor", "alpha", "beta", "size_exponent")
     found = FitScalingLawResult(
         **{name: estimate(0.5) for name in coefficients}, isoflop_size_exponent=0.48, isoflop_curves=(curve,),
-        rungs=rungs, tasks=(), confidence=0.95, share_at_bounds=0.0,
+        rungs=rungs, tasks={}, confidence=0.95, share_at_bounds=0.0,
     )  # fmt: skip
     page = render(contents_of(example(tmp_path, law=made(tmp_path, "law", found))))
     section = page[page.index('id="law"') : page.index('id="domains"')]

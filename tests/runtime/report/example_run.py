@@ -7,12 +7,12 @@ import dataclasses
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from runtime.optim.ema import Ema
 from runtime.report.contents import (
-    Cache,
     Curve,
     Evaluation,
     Export,
@@ -21,7 +21,6 @@ from runtime.report.contents import (
     Moment,
     Phase,
     Report,
-    Sample,
     Score,
     SourceCurve,
     Stage,
@@ -161,16 +160,16 @@ def _stages() -> tuple[Stage, ...]:
             rate = {"extract": 0.02, "filter": 0.05, "dedup": 0.03 * (index + 1), "decontaminate": 0.0008}[stage]
             dropped = {reason: int(left * rate / (place + 1)) for place, reason in enumerate(reasons)}
             left -= sum(dropped.values())
-            samples = tuple(
-                Sample(
-                    reason,
-                    f"{source}/{place}.html",
-                    f"{HOSTILE[:20]} detail",
-                    f"{HOSTILE}\nsecond line " + "word " * 60,
-                )
+            samples = [
+                {
+                    "reason": reason,
+                    "id": f"{source}/{place}.html",
+                    "detail": f"{HOSTILE[:20]} detail",
+                    "excerpt": f"{HOSTILE}\nsecond line " + "word " * 60,
+                }
                 for reason in reasons
                 for place in range(2)
-            )
+            ]
             hits = {"hellaswag": 2 + index, "arc_easy": 1} if stage == "decontaminate" else {}
             sizes = {reason: 0 if stage == "extract" else 1_700 * count for reason, count in dropped.items()}
             stages.append(Stage(source, stage, left, left * 2600, dropped, sizes, samples, hits))
@@ -216,7 +215,10 @@ def example_report() -> Report:
         )
         for index, name in enumerate(("jellyfish", "starling", "deeper_starling"))
     )
-    caches = tuple(Cache(domain, 800_000 + 7 * index, 12_000, 3_100_000) for index, domain in enumerate(DOMAINS))
+    sizes = {"num_validation_tokens": 12_000, "num_train_bytes": 3_100_000}
+    caches = [
+        (domain, SimpleNamespace(num_train_tokens=800_000 + 7 * index, **sizes)) for index, domain in enumerate(DOMAINS)
+    ]
     return Report(
         "Tootsie, laptop scale",
         "A Llama of 1.1 million parameters, trained through the phases of Tootsie 8B on ten sources of real text.",

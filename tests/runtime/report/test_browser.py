@@ -9,12 +9,13 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runtime.report import curve_plots, heat_map, pages
-from runtime.report.contents import HeatWindow, PhaseText, WindowLosses
+from runtime.report.contents import HeatWindow
 from runtime.report.curve_plots import Line
 from runtime.report.html import document, macro, source
 from runtime.report.markup import marked, printable
@@ -155,22 +156,31 @@ def test_the_reason_of_a_drop_is_found_by_clicking(shown, report):
     stages = shown.locator("section:has(#filtered) > details", has_text=f"{stage.source}, {stage.stage}:")
     stages.first.locator("summary").first.click()
     sample = stage.samples[0]
-    reason = stages.first.locator("details", has_text=f"{sample.reason}:").first
+    reason = stages.first.locator("details", has_text=f"{sample['reason']}:").first
     reason.locator("summary").click()
-    assert reason.locator("pre").first.inner_text().split() == printable(sample.excerpt).split()
+    assert reason.locator("pre").first.inner_text().split() == printable(sample["excerpt"]).split()
 
 
 def test_a_loss_a_fork_and_texts_are_found_by_clicking(report, example, open_page):
     """A person knows a number of tokens and the name of a fork, and has the page."""
     forked = example.with_phase(report, "dessert_v3", fork_of="dessert_bad", changes=(Change("z_loss", "0", "1e-4"),))
     windows = {
-        name: WindowLosses({("web", "a"): (3.0, 100), ("web", "b"): (end, 100)}, {"web": 200}, {"web": 800})
+        name: {("web", "a"): (3.0, 100), ("web", "b"): (end, 100)}
         for name, end in (("dessert_v3", 9.0), ("dessert_bad", 3.0))
     }
     evaluations = tuple(
-        dataclasses.replace(each, windows=windows.get(each.phase, each.windows)) for each in forked.evaluations
+        dataclasses.replace(each, windows=windows.get(each.phase, {}), num_tokens={"web": 200}, num_bytes={"web": 800})
+        for each in forked.evaluations
     )
-    texts = tuple(PhaseText(phase.name, "hot", "The sea", f" of {phase.name}", True) for phase in report.main_line[:3])
+    texts = [
+        (
+            name,
+            SimpleNamespace(
+                weights="hot", texts=(SimpleNamespace(prompt="The sea", text=f" of {name}", is_whole=True),)
+            ),
+        )
+        for name in (phase.name for phase in report.main_line[:3])
+    ]
     forked = dataclasses.replace(forked, evaluations=evaluations, texts=texts)
     shown = open_page(render(forked))
 

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.data.allocation import allocate, drawn
 from runtime.data.mixture import MixtureSchedule, MixtureSegment, apportioned
-from runtime.report.readings import drawn_spans, read_draws
+from runtime.report.readings import drawn_between, drawn_spans, read_draws
 from runtime.tables.parquet_bytes import TableError
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from tests.catalogue import expect_error
@@ -54,10 +54,10 @@ def test_counts_between_two_steps_are_those_of_the_updates_after_the_one_and_up_
         row = table[index]
         if 50 < row.step <= 70:
             expected[row.source] += row.num_sequences
-    assert draws.between(50, 70) == expected
-    assert draws.between(0, 60) == {name: sum(draws.between(step, step + 1)[name] for step in range(60))
+    assert drawn_between(draws, 50, 70) == expected
+    assert drawn_between(draws, 0, 60) == {name: sum(drawn_between(draws, step, step + 1)[name] for step in range(60))
                                     for name in ("web", "code")}  # fmt: skip
-    assert draws.between(70, 70) == {} == draws.between(100, 200)
+    assert drawn_between(draws, 70, 70) == {} == drawn_between(draws, 100, 200)
 
 
 def test_an_allotment_is_shown_as_counted_near_the_mixture(allotted):

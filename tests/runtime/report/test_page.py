@@ -16,10 +16,11 @@ import pytest
 from markupsafe import Markup
 
 from runtime.data.consumption import Consumption, MixtureFinding, SourceUse
-from runtime.report.contents import PhaseAlarm, Report, WindowLosses, mean
+from runtime.report.contents import PhaseAlarm, Report, mean
 from runtime.report.html import macro
 from runtime.report.page import render, with_run
 from runtime.report.recipe import Change
+from runtime.training.observer import Alarm
 
 VOID = {"meta", "input"}
 
@@ -111,8 +112,8 @@ def test_what_differs_between_equal_runs_takes_the_place_of_the_link_to_it(page)
 def test_alarms_stand_in_the_report_those_that_came_back_too(report):
     assert "No monitor raised an alarm." in render(report)
     alarms = (
-        PhaseAlarm("kestrel", 551, 1_500_000, "loss_spike", 11.67, 4.0, True),
-        PhaseAlarm("ocelot", 900, 2_000_000, "creep", 0.5, 0.25, False),
+        PhaseAlarm("kestrel", Alarm("loss_spike", 551, 11.67, 4.0, {}), 1_500_000, True),
+        PhaseAlarm("ocelot", Alarm("creep", 900, 0.5, 0.25, {}), 2_000_000, False),
     )
     page = render(dataclasses.replace(report, alarms=alarms))
     section = "".join(read(page[page.index('id="alarms"') : page.index('id="domains"')]).text)
@@ -276,7 +277,7 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
 
     def measured(evaluation, spread):
         losses = {("web", "a"): (3.0, 100), ("web", "b"): (3.0 + spread, 100)}
-        return dataclasses.replace(evaluation, windows=WindowLosses(losses, {"web": 200}, {"web": 800}))
+        return dataclasses.replace(evaluation, windows=losses, num_tokens={"web": 200}, num_bytes={"web": 800})
 
     verdict = "worse" if found["dessert_v3"] > found["dessert_bad"] else "better"
     for spread, word in ((0.001, verdict), (9.0, "noise")):

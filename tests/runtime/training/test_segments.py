@@ -100,8 +100,8 @@ def test_every_checkpoint_is_whole_without_the_segments(tmp_path):
         assert [metrics[index].step for index in range(len(metrics))] == list(range(1, step + 1))
         rows = [losses[index] for index in range(len(losses))]
         assert [row.step for row in rows] == [step for step in range(1, step + 1) for _ in range(2)]
-        draws = read_draws(f"{folder}/{SOURCE_LOSSES}")
-        assert sum(draws.num_sequences) == sum(row.num_sequences for row in rows), "a report reads every part"
+        drawn = read_draws(f"{folder}/{SOURCE_LOSSES}")["num_sequences"].to_pylist()
+        assert sum(drawn) == sum(row.num_sequences for row in rows), "a report reads every part"
         assert len(resume(folder).metrics) == step
 
 
