@@ -1,4 +1,4 @@
-"""Effects: what running some code may change as far as one module shows it, and what a class shows of its instances."""
+"""Effects: what running code may change, and which methods of a class run implicitly, judged from one module."""
 
 import ast
 from typing import NamedTuple
@@ -8,18 +8,18 @@ from marin_dag.code.syntax import Module, Target, dotted
 Called = tuple[Target, tuple[str, ...]]
 """A dotted name: the target of its first part, and the attributes after that part."""
 MADE = "()"
-"""End of a dotted name that means the result of a call."""
+"""Last part of a dotted name that stands for the result of a call."""
 CONSTRUCTORS = frozenset({"__init__", "__post_init__", "__check_init__"})
 _OF_MEMBERS = frozenset({"__init__", "__new__", "_generate_next_value_", "_missing_", "__set_name__"})
 _HOOKS = frozenset({
     "__class_getitem__", "__get_pydantic_core_schema__", "__get_pydantic_json_schema__", "__init_subclass__",
     "__pydantic_init_subclass__", "__subclasshook__",
 })  # fmt: skip
-"""Methods that run where another statement names their class: as a base, with an index, or as a field's type."""
+"""Methods that run when a statement uses their class as a base, with an index, or as a field's type."""
 
 
 class Effects(NamedTuple):
-    """Effects of a statement that its module shows; others depend on the definitions of the names in the fields."""
+    """Effects of a statement; the definitions of the names in the fields decide whether there are more."""
 
     is_loud: bool = False
     called: tuple[Called, ...] = ()
@@ -28,9 +28,9 @@ class Effects(NamedTuple):
     held: tuple[Called, ...] = ()
     """Names that are only read."""
     operands: tuple[Called, ...] = ()
-    """Names whose objects an operator, an index or a format asks."""
+    """Names whose objects are operands of an operator, an index or a format."""
     used: tuple[Called, ...] = ()
-    """Names that a function gets, which may call them or their methods."""
+    """Names passed to a function, which may call them or their methods."""
     has_lambda: bool = False
 
 
@@ -44,21 +44,21 @@ class Statement(NamedTuple):
     reads: tuple[str, ...]
     """Names whose values the statement reads."""
     changes: bool
-    """Whether the statement changes an object that its module alone has made."""
+    """Whether the statement changes an object of its own module only."""
     computes: bool
-    """Whether the value may depend on what other statements have changed."""
+    """Whether the value may depend on changes by other statements."""
     effects: Effects
     is_import: bool
 
 
 def has_hook(made: ast.ClassDef) -> bool:
-    """Return whether a class runs code where other code names it."""
+    """Return whether a class runs code when another statement uses it as a base, with an index, or as a type."""
     names = {item.name for item in made.body if isinstance(item, (ast.FunctionDef | ast.AsyncFunctionDef))}
     return makes_members(made, names) or not _HOOKS.isdisjoint(names) or _has_metaclass(made)
 
 
 def has_operators(made: ast.ClassDef) -> bool:
-    """Return whether operators on instances, or indices of them, run code of the class."""
+    """Return whether a class defines operators, indexing or attribute access of its instances."""
     return any(
         item.name == "keys" or (item.name.endswith("_") and item.name not in CONSTRUCTORS)
         for item in made.body
@@ -78,7 +78,7 @@ def targets_of(module: Module, expression: ast.expr) -> list[Called]:
 
 
 def makes_members(made: ast.ClassDef, methods: set[str]) -> bool:
-    """Return whether making an enum, by how its base is spelt, runs its methods."""
+    """Return whether defining an enum (recognised by the name of its base) runs its methods."""
     is_enum = any(ast.unparse(base).endswith(("Enum", "Flag")) for base in made.bases)
     return is_enum and not _OF_MEMBERS.isdisjoint(methods)
 

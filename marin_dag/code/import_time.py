@@ -1,9 +1,9 @@
 """Import time: whether a top-level statement acts when its module is imported.
 
-A statement is inert if other code sees nothing of it but the names that it binds: definitions, imports, and assignments
-whose expressions call only functions that change nothing, on data. Data holds no function and no object with methods of
-the project, so whatever a package does with it runs none of the project's code. Every other statement acts, and then
-the module's statements count in order.
+A statement is inert if its only effect on other code is the names that it binds. Definitions and imports are inert, and
+so are assignments that call only pure functions on data. Data holds no function, and no object with methods of the
+project, so a package that uses it runs none of the project's code. Every other statement acts; the statements of a
+module with one count in order.
 """
 
 import ast
@@ -48,7 +48,7 @@ def statement_of(module: Module, statement: ast.stmt) -> Statement:
 
 
 def use_effects(module: Module, statements: Iterable[ast.stmt]) -> Effects:
-    """Return the effects of the use of a name: a call of its function with data, an instance of data, or its value."""
+    """Return the effects of using a name: calling its function with data, making an instance, or reading its value."""
     finder = _Finder(module)
     for statement in statements:
         match statement:
@@ -63,7 +63,7 @@ def use_effects(module: Module, statements: Iterable[ast.stmt]) -> Effects:
 
 
 def _is_rule_of_own_function(module: Module, statement: ast.stmt) -> bool:
-    """Return whether a statement is `function.defvjp(forward, backward)` on a function that a package has wrapped."""
+    """Return whether a statement is `function.defvjp(forward, backward)` on a function of this module."""
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)), args=args, keywords=[])):
             found = module.definitions.get(name, [])
@@ -85,7 +85,7 @@ class _Finder:
     operands: dict[Called, None] = dataclasses.field(default_factory=dict)
     used: dict[Called, None] = dataclasses.field(default_factory=dict)
     local: dict[str, bool] = dataclasses.field(default_factory=dict)
-    """Names of a class body, function or comprehension, and whether each is surely data."""
+    """Local names of a class body, function or comprehension, and whether each is certainly data."""
     own: str = ""
     """The parameter of a constructor that is the new object."""
     methods: set[str] = dataclasses.field(default_factory=set)
@@ -104,7 +104,7 @@ class _Finder:
         )
 
     def body(self, function: ast.FunctionDef, own: str = "") -> None:
-        """Follow a call of a function with data; it may set attributes of the new object that `own` names."""
+        """Follow a call of a function with data; a constructor may set attributes of its new object `own`."""
         names = [*parameters(function.args), *bindings_of(function).names]
         defaults = [each for each in (*function.args.defaults, *function.args.kw_defaults) if each is not None]
         self._visit_all(defaults, _USED)
@@ -143,13 +143,13 @@ class _Finder:
                 self.is_loud |= not isinstance(statement, ast.Return | ast.Continue | ast.Break)
 
     def _is_variable(self, target: ast.AST) -> bool:
-        """Return whether a node of a target is no place in another object."""
+        """Return whether assigning to a node changes no existing object."""
         if isinstance(target, ast.Attribute):
             return isinstance(target.value, ast.Name) and target.value.id == self.own
         return not isinstance(target, ast.Subscript)
 
     def making(self, made: ast.ClassDef) -> None:
-        """Follow the making of an instance from data, as far as the class itself shows it."""
+        """Follow the construction of an instance from data in the class itself, without its bases."""
         self.methods = {item.name for item in made.body if isinstance(item, _FUNCTIONS)}
         is_validated = bool(made.bases) and not any(ast.unparse(each).endswith("NamedTuple") for each in made.bases)
         for item in made.body:
@@ -168,7 +168,7 @@ class _Finder:
                         self.called.update((each, None) for name in names for each in targets_of(self.module, name))
 
     def _field(self, expression: ast.expr | None) -> None:
-        """Follow the functions that a declaration of a field holds: factories, converters, validators."""
+        """Follow the functions in a field's declaration: factories, converters, validators."""
         if isinstance(expression, ast.Name):
             self._visit(expression, _USED)
         for call in (each for each in (nodes_of(expression) if expression else ()) if isinstance(each, ast.Call)):
@@ -208,7 +208,7 @@ class _Finder:
                 handled = [each for handler in statement.handlers for each in handler.body]
                 for inner in (*statement.body, *handled, *statement.orelse, *statement.finalbody):
                     self.statement(inner)
-            case _ if type(statement).__name__ == "TypeAlias":  # new in Python 3.12, and evaluated when asked
+            case _ if type(statement).__name__ == "TypeAlias":  # new in Python 3.12; evaluated lazily
                 pass
             case _ if _is_rule_of_own_function(self.module, statement):
                 self._visit_all(nodes_of(statement)[2:])
@@ -247,7 +247,7 @@ class _Finder:
             self.is_loud |= isinstance(item, ast.Import | ast.ImportFrom)
             self.statement(item)
             if isinstance(item, ast.Assign):
-                self._visit(item.value, _OPERAND)  # `__set_name__` of what a name stands for
+                self._visit(item.value, _OPERAND)  # Python calls `__set_name__` of the value
             is_data = isinstance(item, ast.Assign | ast.AnnAssign) and not _mentions(item)
             self.local.update(dict.fromkeys(bindings([item]).names, is_data))
         self.local = outer
@@ -272,8 +272,9 @@ class _Finder:
         """Follow an expression.
 
         Args:
-            role: whether its value is only held, is an operand, or goes to a function that may call what it gets.
-            is_consumed: whether an iterator would be read at once, by the statement itself.
+            role: `_HELD` for a value that is only kept, `_OPERAND` for an operand, `_USED` for an argument that a
+                function may call.
+            is_consumed: whether the statement itself reads an iterator to its end.
         """
         match node:
             case ast.Constant():
@@ -336,7 +337,7 @@ class _Finder:
         self.is_loud |= any(keyword.arg == "out" for keyword in call.keywords)
         if role == _USED:
             self.used.update(((target, (*chain, MADE)), None) for target, chain in targets_of(self.module, call.func))
-        # An array that a function of NumPy, or a method, fills: its last argument by place.
+        # NumPy's functions and methods may fill an array, by convention their last positional argument.
         is_filled = len(call.args) > 1 and isinstance(call.args[-1], ast.Name)
         self.is_loud |= is_filled and (is_method or any(name.startswith("numpy.") for name in names))
         if any(map(calls_its_arguments, names)):
@@ -345,7 +346,7 @@ class _Finder:
             self._visit(argument, role, is_consumed=consumes)
 
     def _call(self, function: ast.expr) -> None:
-        """Follow the function of a call: of a package, or a method that only reads its object."""
+        """Follow the function of a call; a method must be one that only reads its object."""
         base, chain = dotted(function)
         if isinstance(function, ast.Attribute):
             targets = targets_of(self.module, function)
@@ -377,6 +378,6 @@ def _inside(targets: Iterable[ast.expr]) -> Iterator[ast.AST]:
 
 
 def _mentions(item: ast.stmt) -> bool:
-    """Return whether a statement of a class body names anything, or holds a function."""
+    """Return whether a statement of a class body reads a name or contains a function."""
     value = getattr(item, "value", None)
     return value is not None and any(isinstance(node, ast.Name | ast.Lambda) for node in nodes_of(value))

@@ -1,8 +1,8 @@
 """Module state: globals of modules that this process has changed since they were imported.
 
-A recipe, or a module imported before, may set a constant, change a list in place or patch a function of a module that a
-step uses. The digest does not cover that, and a worker in another process computes with the module as its source makes
-it. So this module notes the globals of each module when its import ends, and compares them when a step starts.
+A recipe or an earlier import may set a constant, change a list in place or patch a function of a step's module. No
+digest covers such a change, and a worker in another process does not have it. This module therefore records the globals
+of each module when its import ends, and compares them when a step starts.
 """
 
 import collections
@@ -24,19 +24,19 @@ _MAX_BUFFER_BYTES = 64 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class _Noted:
-    """The globals of a module as its import left them."""
+    """Globals of a module at the end of its import."""
 
     values: dict[str, object]
-    """Keeps the objects alive, so that an identifier in a content stays theirs."""
+    """The objects, kept alive so that Python reuses none of the identifiers in `contents`."""
     contents: dict[str, object]
-    """The contents of those that can change in place; none for a module of a package."""
+    """Contents of the objects that can change in place; empty for installed modules."""
 
 
 _noted: dict[str, _Noted] = {}
 
 
 def watch_imports() -> None:
-    """Note the modules that are imported now, and each later module at the end of its import."""
+    """Record the globals of all imported modules, and of each later module at the end of its import."""
     if any(isinstance(each, _Finder) for each in sys.meta_path):
         return
     sys.meta_path.insert(0, _Finder())
@@ -49,12 +49,12 @@ def watch_imports() -> None:
 
 
 def changed_globals() -> set[str]:
-    """Return the dotted names of all noted globals that hold another value now, or whose value has changed."""
+    """Return the dotted names of recorded globals that were replaced or changed in place."""
     return {f"{name}.{changed}" for name in list(_noted) for changed in _changed_in(name)}
 
 
 def accept_changes(before: set[str]) -> None:
-    """Note the changes that a step has made while it ran; `before` are those that it began with."""
+    """Record the changes that a step made itself: all but `before`, which were there at its start."""
     for changed in changed_globals() - before:
         module, _, name = changed.rpartition(".")
         value = vars(sys.modules[module])[name]
@@ -76,7 +76,7 @@ def _are_equal_scalars(one: object, other: object) -> bool:
 
 
 class _Finder:
-    """Finds nothing: it makes the specification that another finder returns note the end of the import."""
+    """Import hook that finds no module; it makes other finders' specifications record globals after the import."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         for finder in sys.meta_path:
@@ -91,7 +91,7 @@ class _Finder:
 class _Spec(importlib.machinery.ModuleSpec):
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
-        if name == "_initializing" and not value:  # set by the import system when the module has run, or has failed
+        if name == "_initializing" and not value:  # set by the import system after the module has run
             _note(self.name)
 
 
@@ -113,7 +113,7 @@ def _home(name: str) -> str:
 
 
 def _content(value: object, home: str, depth: int = 0) -> object:
-    """Return what can change in place about an object of a module below the package `home`; None if nothing can."""
+    """Return the mutable content of an object, followed below the package `home`; None for immutable ones."""
     if depth > _MAX_DEPTH or isinstance(value, ModuleType):
         return None
     kind = type(value)
@@ -143,7 +143,7 @@ def _item(value: object, home: str, depth: int) -> object:
 
 
 def _is_stable(name: str, value: object) -> bool:
-    """Return whether an attribute is no place where Python or a package keeps what it has computed."""
+    """Return whether an attribute is no cache of Python or of a package."""
     is_hidden = name.startswith("_") and name.endswith("_") and not isinstance(value, FunctionType)
     return not is_hidden and not isinstance(value, functools.cached_property)
 

@@ -1,4 +1,4 @@
-"""Pure calls: functions of Python and of packages that change nothing but what they return."""
+"""Pure calls: functions of Python and of packages without side effects."""
 
 import builtins
 import functools
@@ -20,9 +20,9 @@ _EXCEPTIONS = frozenset(
 CONSUMERS = frozenset({
     "all", "any", "bytes", "dict", "frozenset", "list", "max", "min", "set", "sorted", "sum", "tuple",
 })  # fmt: skip
-"""Builtins that read an iterator at once."""
+"""Builtins that read an iterator to its end."""
 ITERATORS = frozenset({"enumerate", "filter", "iter", "map", "reversed", "zip", "collections.defaultdict"})
-"""Functions whose results a reader changes, with those of `itertools`."""
+"""Functions that return iterators, or dictionaries that grow when read; all of `itertools` do too."""
 _PURE_PACKAGES = frozenset({
     "abc", "ast", "base64", "collections", "concurrent", "contextlib", "copy", "dataclasses", "datetime", "decimal",
     "enum", "fractions", "functools", "hashlib", "html", "inspect", "itertools", "json", "logging", "marin_dag", "math",
@@ -38,7 +38,7 @@ _ACTING = frozenset({
     "seed", "set", "setbufsize", "setcontext", "seterr", "seterrcall", "setitem", "setLoggerClass",
     "singledispatch_register", "sleep", "start", "today", "update", "update_wrapper", "urlopen", "utcnow", "write",
 })  # fmt: skip
-"""Names in a dotted name of those packages that do act, or whose results differ from call to call."""
+"""Functions and submodules of these packages that have side effects, or whose results vary."""
 _ACTING_PREFIXES = ("register_", "set_", "setattr", "add_", "save_", "load_", "manual_seed", "rand")
 _KEEPERS = frozenset({
     "asynccontextmanager", "cached_property", "callable", "cast", "checkpoint", "classmethod", "contextmanager",
@@ -46,7 +46,7 @@ _KEEPERS = frozenset({
     "isinstance", "issubclass", "jit", "override", "Partial", "partial", "property", "runtime_checkable",
     "singledispatch", "staticmethod", "ThreadPoolExecutor", "total_ordering", "wraps",
 })  # fmt: skip
-"""Functions of Python and of packages that keep the functions they get, and do not call them."""
+"""Functions of Python and of packages that store their function arguments without calling them."""
 _READING_KINDS = (str, bytes, tuple, frozenset, int, float, complex, range, list, dict, set, re.Pattern, re.Match)
 _READING_ARRAYS = frozenset({
     "T", "all", "any", "argmax", "argmin", "argsort", "astype", "cumsum", "dot", "dtype", "elements", "getChild",
@@ -59,7 +59,7 @@ _BASES_OF_RECORDS = frozenset({"abc", "enum", "equinox", "pydantic", "typing", "
 STATEFUL = frozenset({"decimal", "locale", "os", "sys", "warnings"})
 """Packages whose values and results depend on earlier settings."""
 CONFIGURABLE = frozenset({"jax", "numpy", "pandas", "torch"})
-"""Packages the results of whose functions depend on earlier settings."""
+"""Packages whose functions depend on earlier settings."""
 _GROWERS = frozenset({
     "add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update", "pop",
     "popitem", "remove", "reverse", "setdefault", "sort", "symmetric_difference_update", "update",
@@ -75,7 +75,7 @@ def is_pure_builtin(name: str) -> bool:
 
 
 def is_pure(dotted: str) -> bool:
-    """Return whether calling what a package has under a dotted name changes nothing."""
+    """Return whether a call of a package's function has no side effects."""
     package, *rest = dotted.split(".")
     return (package in _PURE_PACKAGES or package in quiet_packages()) and not any(
         part in _ACTING or part.startswith(_ACTING_PREFIXES) for part in rest
@@ -93,18 +93,18 @@ def quiet_packages() -> frozenset[str]:
 
 
 def calls_its_arguments(dotted: str) -> bool:
-    """Return whether a call of a dotted name may call the functions that it gets, or methods of their objects."""
+    """Return whether a function may call its arguments or their methods."""
     if dotted.startswith(("marin_dag.", "pydantic.", "typing.", "typing_extensions.")):
         return False
     return dotted not in _EXCEPTIONS and dotted.rpartition(".")[2] not in _KEEPERS
 
 
 def is_calm_base(dotted: str) -> bool:
-    """Return whether making a class below a class of a package, or a builtin, registers it nowhere."""
+    """Return whether a package's class, or a builtin, registers no subclasses."""
     package = dotted.partition(".")[0]
     return package in sys.stdlib_module_names or package in _PURE_PACKAGES or package in quiet_packages()
 
 
 def calls_no_method(dotted: str) -> bool:
-    """Return whether making an instance calls no method that its class may have replaced, but constructors."""
+    """Return whether constructing an instance below this base calls no overridable method but constructors."""
     return dotted.partition(".")[0] in _BASES_OF_RECORDS

@@ -1,4 +1,4 @@
-"""Trace: what importing a module does that other code can see, in order."""
+"""Trace: the statements of a module whose effects at import other code can see, in order."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple
@@ -15,17 +15,17 @@ class Trace(NamedTuple):
     """The statements of a module that act when it is imported, or that read what these may change."""
 
     scans: tuple[Scanned, ...]
-    """The statements in order; of those that define one name only that name."""
+    """The statements in order; a statement that defines one name appears by that name only."""
     places: tuple[Place, ...]
     """The statements that define one name."""
     touched: frozenset[str]
     """Dotted names that statements with effects read and may therefore change."""
     is_foreign: bool
-    """Whether they may change more than objects of the module: then they count wherever the module is imported."""
+    """Whether they may change objects of other modules; if so, they count wherever the module is imported."""
 
 
 class Traces:
-    """The traces of some modules, each worked out once."""
+    """Traces of modules, each computed once."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -51,7 +51,7 @@ class Traces:
         return frozenset() if trace is None else trace.touched
 
     def reads_others(self, name: str) -> bool:
-        """Return whether importing a module reads what other modules of the project may have changed."""
+        """Return whether importing a module reads state that other modules of the project may change."""
         if name not in self._readers:
             module = self._sources.module(name)
             self._readers[name] = module is not None and any(
@@ -79,7 +79,7 @@ class Traces:
         return Trace(tuple(scans), tuple(places), dotted_names, is_foreign)
 
     def _is_ordered(self, module: Summary, executed: Executed, touched: set[str]) -> bool:
-        """Return whether the order of an inert statement matters; statements that act read the names `touched`."""
+        """Return whether the order of an inert statement matters; `touched` are the names that acting ones read."""
         statement = executed.statement
         if statement.changes or not module.rebound.union(touched).isdisjoint((*statement.binds, *statement.reads)):
             return True
@@ -108,7 +108,7 @@ class Traces:
         return self._sources.is_first_party(target.module) and self._sources.is_module(written((target, ())))
 
     def _is_inert(self, effects: Effects) -> bool:
-        """Return whether code has no effect, by the definitions of the names in it."""
+        """Return whether code has no effect, given the definitions of its names."""
         return not effects.is_loud and self._known(
             effects,
             lambda: (
@@ -122,7 +122,7 @@ class Traces:
         )
 
     def _known(self, question: Hashable, answer: Callable[[], bool]) -> bool:
-        """Return an answer, worked out once; names that need each other in a circle do not decide."""
+        """Return an answer, computed once; inside its own computation, a question counts as True."""
         if question not in self._answers:
             self._answers[question] = True
             self._answers[question] = answer()
@@ -148,7 +148,7 @@ class Traces:
         )
 
     def _is_calm_base(self, base: Called) -> bool:
-        """Return whether making a class below a base runs no code but the class's own."""
+        """Return whether defining a subclass of a base runs no code of the base."""
         if not self._sources.is_first_party(base[0].module):
             return is_calm_base(written(base))
         found = self._definitions(base)
@@ -160,7 +160,7 @@ class Traces:
         return is_own and any(place.name == "__getattr__" for place in self._places(imported))
 
     def _is_calm(self, name: Called, *, is_asked: bool) -> bool:
-        """Return whether reading a dotted name, or asking its object, runs no code of the project."""
+        """Return whether reading a dotted name, or with `is_asked` using its object, runs no code of the project."""
         target, chain = name
         if not self._sources.is_first_party(target.module) or (self._is_own_module(target) and not chain):
             return True
@@ -186,7 +186,7 @@ class Traces:
         )
 
     def _is_made_calmly(self, place: Place) -> bool:
-        """Return whether the statements that bind a name are inert, so that no attribute of a class is a descriptor."""
+        """Return whether the statements that bind a class are inert, so that none of its attributes is a descriptor."""
         module = self._sources.module(place.module)
         statements = [] if module is None else [each.statement for each in module.executed]
         return all(self._is_inert(each.effects) for each in statements if place.name in each.binds)
@@ -219,14 +219,14 @@ class Traces:
         )
 
     def _makes_data(self, definition: Definition) -> bool:
-        """Return whether what a function returns, or an instance of a class, has no methods of the project."""
+        """Return whether the result of a function, or an instance of a class, has no methods of the project."""
         results = () if definition.is_class else definition.effects.called
         return definition.methods <= CONSTRUCTORS and all(
             self._is_data((target, (*chain, MADE))) for target, chain in results
         )
 
     def _has_attributes(self, named: Called) -> bool:
-        """Return whether a dotted name goes on after the name of its definition."""
+        """Return whether a dotted name has parts after the name of its definition."""
         places = self._places(named)
         aliases = [each for place in places for each in self._sources.definition(place).alias or ()]
         names = {place.name for place in places}
