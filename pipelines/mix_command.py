@@ -6,8 +6,9 @@ from typing import Any
 
 from marin_dag.cli.session import Command, Session
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Records
+from marin_dag.ledger.records import Record, Records
 from marin_dag.plan.plan import Plan
+from marin_dag.plan.planned import Verdict
 from marin_dag.quantities import in_short
 from pipelines.output import Shown, aligned
 from pipelines.output import command as declared
@@ -42,7 +43,7 @@ def command(estimate: Estimate) -> Command:
         wanted_phases(session, graph)
         phases = phases_in(graph.steps)
         name = names[0] if names else main_line_of(run_phases_in(phases), fork_names(session))[-1]
-        return Shown([rendered(mix_to(phases[name], Records(session.store), estimate(session.parsed)))])
+        return Shown([rendered(mix_to(phases[name], Records(session.store).find, estimate(session.parsed)))])
 
     return mix
 
@@ -53,7 +54,9 @@ def repeated_data(session: Session, plan: Plan, estimated_tokens: Mapping[str, f
     if not phases:
         return
     last = main_line_of(run_phases_in(phases), fork_names(session))[-1]
-    mix = mix_to(phases[last], Records(session.store), estimated_tokens)
+    done = {planned.step.key for planned in plan.steps if planned.verdict is Verdict.DONE}
+    records = Records(session.store)
+    mix = mix_to(phases[last], lambda key: records.find(key) if key in done else None, estimated_tokens)
     for finding in mix.found.findings:
         if finding.kind == "over_epochs":
             label = mix.labels.get(finding.source, finding.source)
@@ -64,7 +67,7 @@ def repeated_data(session: Session, plan: Plan, estimated_tokens: Mapping[str, f
             )
 
 
-def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, float]) -> Mix:
+def mix_to(phase: Step[Any], find: Callable[[str], Record | None], estimated_tokens: Mapping[str, float]) -> Mix:
     """Return the consumption of a run to the end of `phase`, from where its data began."""
     phases, ends = [phase], [phase.config.until_step]
     while (start := phase_before(phases[0])) is not None and phases[0].config.restore in RESTORES_POSITION:
@@ -78,7 +81,7 @@ def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, fl
     labels, num_tokens, estimated = {}, {}, set()
     for name, cache in {name: cache for step in phases for name, cache in step.config.caches.items()}.items():
         labels[name] = cache.step.name.removeprefix("tokenize/")
-        record = records.find(cache.step.key)
+        record = find(cache.step.key)
         if record is not None:
             num_tokens[name] = int(record.result["num_train_tokens"])
         elif labels[name] in estimated_tokens:

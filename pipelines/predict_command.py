@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 above_zero = number("a number above 0; use one such as 1e18", least=5e-324)
 """The type of an option for argparse; the limit is the least float above 0."""
 HOUR_SECONDS = 3_600
+MAX_SIZE_RATIO = 100
+"""Largest ratio of the ends of a best size's interval; beyond it the law does not choose a size."""
 COUNTED = "without the input embedding"
 """Unit of the law's N. Names of scales, such as 125m, leave out the head too."""
 
@@ -116,16 +118,11 @@ def predictions(law: FittedLaw, wanted: Target) -> Iterator[str]:
 
     result, fitted = law.result, law.bootstrap
     loss = fitted.prediction(*wanted)
-    largest = max(rung.num_parameters * rung.num_tokens for rung in result.rungs)
-    product = wanted.num_parameters * wanted.num_tokens
     yield (
         f"{in_short(wanted.num_parameters)} parameters, {COUNTED}, on {in_short(wanted.num_tokens)} tokens: "
         f"{_shown(loss)} bits per byte ({result.confidence:.0%} interval of one run)"
     )
-    yield (
-        f"  {FLOPS_PER_PARAMETER_AND_TOKEN * product:.3g} FLOPs, {product / largest:.3g} times the largest rung of the "
-        "ladder"
-    )
+    yield f"  {_distance(result, FLOPS_PER_PARAMETER_AND_TOKEN * wanted.num_parameters * wanted.num_tokens)}"
     yield from at_bounds(fitted.share_at_bounds)
     for measure, curve in result.tasks.items():
         losses = [each.law.loss(*wanted) for each in fitted.replicates]
@@ -144,14 +141,25 @@ def optimum(law: FittedLaw, flops: float) -> Iterator[str]:
             "lengths that lie further apart."
         )
         return
-    best = fitted.law.optimum(flops)
     size = fitted.interval(lambda law: law.optimum(flops).num_parameters)
+    if size.high > MAX_SIZE_RATIO * size.low:
+        yield (
+            f"no best size for {_distance(law.result, flops)}: its interval is {in_short(size.low)} to "
+            f"{in_short(size.high)} parameters. Train larger sizes and lengths, or ask for fewer FLOPs."
+        )
+        return
+    best = fitted.law.optimum(flops)
     length = fitted.interval(lambda law: law.optimum(flops).num_tokens)
     loss = fitted.prediction(best.num_parameters, best.num_tokens)
-    yield f"{flops:.3g} FLOPs are best spent on"
+    yield f"{_distance(law.result, flops)}, are best spent on"
     for what, each in ((f"parameters, {COUNTED}", size), ("tokens", length)):
         yield f"  {in_short(each.value)} {what} ({in_short(each.low)} to {in_short(each.high)})"
     yield f"  {_shown(loss)} bits per byte ({law.result.confidence:.0%} interval of one run)"
+
+
+def _distance(result: FitScalingLawResult, flops: float) -> str:
+    largest = max(FLOPS_PER_PARAMETER_AND_TOKEN * rung.num_parameters * rung.num_tokens for rung in result.rungs)
+    return f"{flops:.3g} FLOPs, {flops / largest:.3g} times the largest rung of the ladder"
 
 
 def budget_flops(parsed: argparse.Namespace) -> float | None:

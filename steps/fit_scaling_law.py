@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
@@ -13,9 +12,6 @@ from runtime.scaling.curves import MIN_SCORED, Interval, IsoFlopCurve, TaskCurve
 from runtime.scaling.law import MIN_RUNGS, MIN_VALUES, Rung, ScalingLaw
 from steps.ema_eval import EmaEvalResult
 from steps.lm_eval import LmEvalResult
-
-if TYPE_CHECKING:
-    from runtime.scaling.bootstrap import Bootstrap
 
 REPLICATES_FILE = "replicates.parquet"
 
@@ -134,8 +130,10 @@ def fit_scaling_law(config: FitScalingLawConfig, context: StepContext) -> FitSca
     partial = bootstrapped(Fit(seen)) if config.held_out else whole
     found = []
     for name, rung in rungs.items():
-        found.append(_rung_result(name, rung, partial if name in config.held_out else whole, name in config.held_out))
-        context.log.info("%s: %.4f bits per byte, predicted %.4f", name, rung.loss, found[-1].predicted.value)
+        is_held_out = name in config.held_out
+        predicted = (partial if is_held_out else whole).prediction(rung.num_parameters, rung.num_tokens)
+        found.append(RungResult(name=name, **rung._asdict(), predicted=predicted, is_held_out=is_held_out))
+        context.log.info("%s: %.4f bits per byte, predicted %.4f", name, rung.loss, predicted.value)
     curves = isoflop_curves([*rungs.values()])
     tasks = _task_curves(config, rungs)
     replicates = {measure: of_task[1:] for measure, of_task in tasks.items()}
@@ -159,17 +157,6 @@ def fit_scaling_law(config: FitScalingLawConfig, context: StepContext) -> FitSca
         tasks={measure: of_task[0] for measure, of_task in tasks.items()},
         confidence=config.confidence,
         share_at_bounds=whole.share_at_bounds,
-    )
-
-
-def _rung_result(name: str, rung: Rung, fitted: "Bootstrap", is_held_out: bool) -> RungResult:
-    return RungResult(
-        name=name,
-        num_parameters=int(rung.num_parameters),
-        num_tokens=int(rung.num_tokens),
-        loss=rung.loss,
-        predicted=fitted.prediction(rung.num_parameters, rung.num_tokens),
-        is_held_out=is_held_out,
     )
 
 

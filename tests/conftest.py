@@ -136,7 +136,7 @@ def asks_git_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_variables_of_an_earlier_step(restores_settings: None) -> Iterator[None]:
+def no_variables_of_an_earlier_step() -> Iterator[None]:
     """Restore the variables that a step of this process sets for JAX, which child processes would read."""
     flags = os.environ["XLA_FLAGS"]
     yield

@@ -14,16 +14,16 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
-SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTERM)
-SET_BY_PYTEST = "PYTEST_CURRENT_TEST"
-OWN_VARIABLES = ("JAX_", "MARIN_", "PJRT_", "PYTHON", "XLA_")
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+SET_ELSEWHERE = ("PYTEST_CURRENT_TEST", "PJRT_NPROC", "XLA_FLAGS")
+"""The variable of pytest, and those that a step sets for JAX: `tests/conftest.py` restores them."""
+OWN_VARIABLES = ("JAX_", "MARIN_", "PYTHON", "XLA_")
 """Prefixes of variables that no library sets when it is imported; a test must remove those that it adds."""
 OF_A_PROCESS = ("jax_num_cpu_devices", "jax_compilation_cache", "jax_persistent_cache")
 """Prefixes of JAX's settings that the first training phase of a process fixes."""
@@ -32,7 +32,7 @@ Settings = dict[str, Any]
 
 
 def current_settings() -> Settings:
-    """Return the settings of this process and of imported libraries, in some 30 microseconds."""
+    """Return the settings of this process and of imported libraries, in some 40 microseconds."""
     context, root = decimal.getcontext(), logging.getLogger()
     found: Settings = {
         "os.environ": dict(os.environ),
@@ -51,15 +51,12 @@ def current_settings() -> Settings:
     }
     if hasattr(os, "sched_getaffinity"):
         found["the processor affinity"] = os.sched_getaffinity(0)
-    if threading.active_count() == 1:  # it is read by setting it, which files of another thread would see
-        os.umask(mask := os.umask(0o077))
-        found["the umask"] = mask
     if (numpy := sys.modules.get("numpy")) is not None and hasattr(numpy, "get_printoptions"):
         found["NumPy's settings"] = numpy.geterr() | numpy.get_printoptions()
     if (jax := sys.modules.get("jax")) is not None and hasattr(jax, "config"):
-        values = jax.config.values.items()
-        found["JAX's settings"] = {name: value for name, value in values if not name.startswith(OF_A_PROCESS)}
-    found["os.environ"].pop(SET_BY_PYTEST, None)
+        found["JAX's settings"] = jax.config.values
+    for name in SET_ELSEWHERE:
+        found["os.environ"].pop(name, None)
     return found
 
 
@@ -81,7 +78,8 @@ def changes(before: Settings, after: Settings) -> Settings:
 
 
 def _counts(key: object, old: dict[Any, Any]) -> bool:
-    return key in old or (isinstance(key, str) and key.startswith(OWN_VARIABLES))
+    name = str(key)
+    return not name.startswith(OF_A_PROCESS) if key in old else name.startswith(OWN_VARIABLES)
 
 
 def with_changes(settings: Settings, changed: Settings) -> Settings:

@@ -37,7 +37,6 @@ CHANGES: dict[str, tuple[Act, Act]] = {
         lambda: jax.config.update("jax_enable_x64", True),
         lambda: jax.config.update("jax_enable_x64", False),
     ),
-    "umask": (lambda: os.umask(0o077), lambda: os.umask(0o022)),
     "collection": (gc.disable, gc.enable),
 }
 """Changes of a setting, each with its restoration."""

@@ -132,7 +132,7 @@ class Frontier:
         Background nodes come last, the highest rank first, and none while another node is queued in its way.
         """
         index = -1
-        behind: list[Node] = []
+        behind: list[tuple[int, Node]] = []
         while (after := self._complete_after(index)) is not None:
             index = after
             node = self.nodes[index]
@@ -142,8 +142,8 @@ class Frontier:
                 if node.step.background is None:
                     yield node
                 else:
-                    behind.append(node)
-        for node in sorted(behind, key=_rank, reverse=True):
+                    behind.append((node.step.background.rank, node))
+        for _, node in sorted(behind, key=lambda each: each[0], reverse=True):
             if node.state == "waiting" and not self._is_queue_before(node):
                 yield node
 
@@ -223,10 +223,6 @@ class Frontier:
             indices.insert(place, index)
         elif is_listed and not belongs:
             del indices[place]
-
-
-def _rank(node: Node) -> int:
-    return 0 if node.step.background is None else node.step.background.rank
 
 
 def _unmade(item: OutputRef[Step[Any]]) -> str:

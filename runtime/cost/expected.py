@@ -15,8 +15,8 @@ BLOCK_OF_LOGITS = 2**28
 """Logits that the loss holds at a time, in float32; `kernels.cross_entropy_chunked.WIDE` has as many."""
 BLOCK_OF_RATIOS, RATIOS_VOCAB_MULTIPLE = 2**30, 256
 """Ratios that the kernel for H100 and H200 holds at a time, and the divisor of vocabularies that the kernel takes."""
-LAYERS_IN_FLIGHT = 2
-"""Gathered layers at a time: one computes while the next arrives."""
+LAYERS_IN_FLIGHT = 3
+"""Gathered layers at a time: one computes, the next arrives, and the memory of the one before is not free yet."""
 RECOMPUTED_LAYERS = 1.5
 """Activations and gradients of the layer whose backward pass runs, relative to a layer's activations."""
 GATHERS = 3
@@ -68,9 +68,9 @@ def _activations(train: CompileRequest) -> float:
     """Return the numbers in the compute dtype that a token leaves for the backward pass."""
     model = train.model
     # The residual before and after attention and their norms; queries, keys and values before and after the rotary
-    # embedding, and attention's output; gate, up and their product.
+    # embedding and before QK-norm, and attention's output; gate, up and their product.
     queries, keys, *wide = model.layer_widths
-    layer = 4 * model.hidden_size + 3 * queries + 3 * keys + 3 * max(wide)
+    layer = 4 * model.hidden_size + (4 if model.use_qk_norm else 3) * (queries + keys) + 3 * max(wide)
     if _keeps_scores(train):
         numbers_of_a_score = 2 if train.compute_dtype == "bfloat16" else 1
         layer += round(SCORES_SHARE * numbers_of_a_score * model.num_attention_heads * train.sequence_length)

@@ -275,13 +275,14 @@ def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
             raise GenerationError(f"generation_kwargs: {error}") from error
     until = remaining.pop("until", [])
     stops = [until] if isinstance(until, str) else list(until)
-    if wrong := [stop for stop in stops if not isinstance(stop, str)]:
-        raise GenerationError(f"generation_kwargs: until has {wrong[0]!r}, which is no text; put it in quotes.")
+    # With an empty stop string, lm-eval's own adapter ends each text after one token.
+    if wrong := [stop for stop in stops if not isinstance(stop, str) or not stop]:
+        raise GenerationError(f"generation_kwargs: until has {wrong[0]!r}; write a text of one character or more.")
     limits = [remaining.pop(name) for name in MAX_NEW_TOKENS_NAMES if remaining.get(name) is not None]
     if remaining:
         raise GenerationError(f"generation_kwargs: {', '.join(sorted(remaining))} not supported; remove them.")
     max_new_tokens = int(limits[0]) if limits else DEFAULT_MAX_NEW_TOKENS
-    return GenerationRequest(tuple(stop for stop in stops if stop), max_new_tokens, sampling)
+    return GenerationRequest(tuple(stops), max_new_tokens, sampling)
 
 
 def _request_number(tokens: Sequence[int], repeat: int) -> int:

@@ -20,7 +20,7 @@ VARYING = (
     (re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{8}\b"), "<attempt>"),
     (re.compile(r"\b\d+\.\d+\b"), "<number>"),
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,64}\b"), "<digest>"),
-    (re.compile(r"\b\d+ definitions\b"), "<number> definitions"),
+    (re.compile(r"\b[\d,]+ definitions\b"), "<number> definitions"),
     (re.compile(r" +"), " "),
 )
 """Output that differs between machines."""

@@ -25,7 +25,7 @@ from marin_dag.run.local.backend import LocalBackend
 from marin_dag.store.prefix import open_store
 from pipelines import ladder, recipe
 from pipelines.predict_command import FittedLaw, above_zero, optimum
-from runtime.scaling.bootstrap import bootstrap
+from runtime.scaling.bootstrap import Replicate, bootstrap
 from runtime.scaling.fit import Fit
 from steps.fit_scaling_law import FitScalingLawResult
 from tests.catalogue import check_message, expect_error
@@ -130,10 +130,18 @@ def test_predict_shows_the_law_a_larger_run_and_the_best_size_for_a_budget(call)
 
 
 def test_a_law_whose_exponents_are_determined_names_the_best_size_for_a_budget():
-    result = SimpleNamespace(confidence=0.95)
+    result = SimpleNamespace(confidence=0.95, rungs=exact_rungs())
     exact = bootstrap(Fit(exact_rungs()), num_replicates=20, confidence=result.confidence, seed=0)
     assert exact.determines_optimum
     check_message("\n".join(optimum(FittedLaw(result, exact, None), 1e21)))
+
+
+def test_no_size_is_named_where_its_interval_spans_more_than_a_factor_of_100():
+    result = SimpleNamespace(confidence=0.95, rungs=exact_rungs())
+    exact = bootstrap(Fit(exact_rungs()), num_replicates=20, confidence=result.confidence, seed=0)
+    other = Replicate(dataclasses.replace(exact.law, alpha=2 * exact.law.alpha), 0.0)
+    wide = dataclasses.replace(exact, replicates=(*exact.replicates, other, other))
+    check_message("\n".join(optimum(FittedLaw(result, wide, None), 1e30)))
 
 
 def test_a_plan_shows_what_is_shared_and_the_target(call, tmp_path):

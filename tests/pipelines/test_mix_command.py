@@ -74,7 +74,7 @@ def test_a_misspelt_phase_is_refused(run):
 
 
 def test_a_tokenized_source_counts_its_tokens_and_one_read_too_often_is_named():
-    mix = mix_to(phase("ocelot"), Tokenized(100_000), {})
+    mix = mix_to(phase("ocelot"), Tokenized(100_000).find, {})
     assert not mix.estimated and set(mix.num_tokens.values()) == {100_000}
     assert ("over_epochs", "web") in {(finding.kind, mix.labels[finding.source]) for finding in mix.found.findings}
     check_message("\n".join(rendered(mix).split("\n\n")[1].splitlines()[1:]))
@@ -82,18 +82,18 @@ def test_a_tokenized_source_counts_its_tokens_and_one_read_too_often_is_named():
 
 
 def test_data_that_restart_are_counted_from_their_restart():
-    whole = mix_to(phase("ocelot"), Tokenized(10**6), {})
-    restarted = mix_to(phase("ocelot", restore="weights"), Tokenized(10**6), {})
+    whole = mix_to(phase("ocelot"), Tokenized(10**6).find, {})
+    restarted = mix_to(phase("ocelot", restore="weights"), Tokenized(10**6).find, {})
     assert [span.name for span in whole.spans] == ["kestrel", "ocelot"]
     assert [(span.name, span.start_step) for span in restarted.spans] == [("ocelot", 721)]
 
 
 def test_data_that_continue_without_the_optimizer_are_counted_from_their_start():
-    whole = mix_to(phase("ocelot", restore="everything_but_optimizer"), Tokenized(10**6), {})
+    whole = mix_to(phase("ocelot", restore="everything_but_optimizer"), Tokenized(10**6).find, {})
     assert [span.name for span in whole.spans] == ["kestrel", "ocelot"]
 
 
 def test_a_phase_with_a_learning_policy_is_marked():
-    text = rendered(mix_to(phase("ocelot", mixing='{"kind": "loss_drop"}'), Tokenized(10**6), {}))
+    text = rendered(mix_to(phase("ocelot", mixing='{"kind": "loss_drop"}'), Tokenized(10**6).find, {}))
     assert "ocelot*" in text.splitlines()[0] and "kestrel*" not in text
     check_message(text.splitlines()[-1])

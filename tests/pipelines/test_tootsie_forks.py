@@ -22,6 +22,8 @@ from pipelines.tootsie import branches, build, main, phases
 from tests.catalogue import check_message
 from tests.marin_dag.ledger.test_records import a_record
 
+TOKENIZED = {"num_train_tokens": 10**9}
+"""Result of every record here; plans read that of token caches."""
 RECIPES = ((LAPTOP, laptop_corpus), (EIGHT_B, eight_b_corpus))
 
 
@@ -41,7 +43,7 @@ def finished(tmp_path: Path) -> Path:
     store = open_store(str(tmp_path / "runs"))
     graph = with_forks(tmp_path / "runs")
     for step in graph.steps:
-        record = a_record(step.name, step.digest, step.until, identity=step.identity)
+        record = a_record(step.name, step.digest, step.until, identity=step.identity, result=TOKENIZED)
         store.write(record_path(record.key), checked_json(record))
         store.write(f"labels/{step.name}/{record.key}", b"")
     phoenix = graph.step("phoenix").digest

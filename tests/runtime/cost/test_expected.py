@@ -32,6 +32,8 @@ COMPILED = [
     ("1b", ("8 x H100", 1), 96, 1, "bfloat16", "", "none", 2, 67.31),
     ("400m", ("v6e-8", 1), 96, 1, "bfloat16", "", "none", 2, 23.55),
     ("3b", ("1 x H200", 1), 256, 1, "bfloat16", "", "none", 128, 88.34),
+    ("32b", ("64 x 8 x H100", 1), 2048, 1, "bfloat16", "", "full", 1, 22.74),
+    ("32b", ("v5p-512", 1), 2048, 1, "bfloat16", "splash", "full", 1, 37.0),
 ]
 
 
@@ -42,7 +44,7 @@ def request(size, slices, batch, averages, dtype, attention, remat, number):
         slice=slices[0],
         num_slices=slices[1],
         # Compiles with `chunked_wide` had a vocabulary of 50,304, which `mosaic_gpu` does not take.
-        model=dataclasses.replace(model, vocab_size=50_304) if attention and size != "8b" else model,
+        model=dataclasses.replace(model, vocab_size=50_304) if attention and size not in ("8b", "32b") else model,
         sequence_length=SCALES[size].sequence_length,
         global_batch_size=batch,
         num_averages=averages,

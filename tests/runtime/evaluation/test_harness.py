@@ -147,14 +147,23 @@ UNUSUAL = {
         ("t", "he"), ("quic", "k"), ("the quick", ""), ("", ""), (" ", "fox"), ("   ", "   "), ("the", " "),
         ("", BEGIN), ("", f"{END}fox"), (f"{BEGIN}{BEGIN}the", " fox"), (f"{BEGIN}the {BEGIN}", " fox"),
         (f"the {BEGIN}{BEGIN}", "fox"), (END * 2, " fox"), (text(5, 300), " the fox"), ("日本", "é"), ("é", "é日本"),
+        ("the\n\n", "fox"), ("the\t ", "\tfox"), ("the fox", END), ("the", f" fox{END}"), (" the", " the"),
+        ("👩‍👧 the", "👩‍👧"),
+        *((text(6, words), " a lazy dog") for words in range(62, 66)), ("e\u0301", "\u0301"), ("the\u00a0", "fox"),
     ],
     "loglikelihood_rolling": [
         (BEGIN,), (f"{BEGIN}the fox",), (f"{BEGIN}{BEGIN}the fox",), (END,), ("日本é",), (text(3, 120),),
+        (" ",), ("\n\nthe",), (f"the {END}the",), ("👩‍👧",), *((text(6, words),) for words in range(62, 66)),
     ],
     "generate_until": [
         (prompt, {"until": until, "max_gen_toks": 12})
         for prompt in ("the", "naïve 日本", f"{BEGIN}{BEGIN}the", text(5, 300))
         for until in ([], ["ï", "日", "own"], ["w"], ["\ufffd"])
+    ]
+    + [
+        (prompt, {"max_gen_toks": 9, **more})
+        for prompt in (" ", "the\n", f"the {END}", "👩‍👧")
+        for more in ({}, {"until": "o"}, {"until": ["e", "xf"]}, {"until": [END, " "]})
     ],
 }  # fmt: skip
 """Merges across the border, no tokens at all, several BOS, too long, and stop strings inside a token or a character."""
@@ -291,7 +300,7 @@ def test_a_prompt_that_fits_beside_its_generated_text_is_not_truncated(without_b
     prompt = " ".join(["the"] * 100)
     room = len(ours.tok_encode(prompt))
     for too_many, task in enumerate(("fits", "one too many")):
-        arguments = (prompt, {"max_gen_toks": MAX_LENGTH - room + too_many, "until": [""]})
+        arguments = (prompt, {"max_gen_toks": MAX_LENGTH - room + too_many, "until": []})
         ours.generate_until([Instance("generate_until", {}, arguments, 0, metadata=(task, 0, 1))])
         assert ours.num_truncated[task] == too_many
 
@@ -497,7 +506,7 @@ def test_a_sequence_that_does_not_fit_the_model_is_an_error(sequence):
 def test_generation_arguments_are_read_as_lm_eval_reads_them():
     read = generation_request({"until": "\nQ:", "do_sample": False, "temperature": 0.7, "max_new_tokens": 9})
     assert read == GenerationRequest(("\nQ:",), 9)
-    assert generation_request({"until": ["</s>", ""]}) == GenerationRequest(("</s>",), 256)
+    assert generation_request({"until": ["</s>"]}) == GenerationRequest(("</s>",), 256)
     assert generation_request({"temperature": None, "max_gen_toks": 3}) == GenerationRequest((), 3)
     drawn = generation_request({"temperature": 0.8, "top_p": 0.9, "top_k": 40, "seed": 7})
     assert drawn == GenerationRequest((), 256, Sampling(0.8, 0.9, 40, 7))
@@ -513,6 +522,7 @@ def test_generation_arguments_are_read_as_lm_eval_reads_them():
         {"temperature": 0.8, "top_k": -1},
         {"num_beams": 4},
         {"until": [3]},
+        {"until": ["\n", ""]},
     ],
 )
 def test_impossible_and_unknown_generation_arguments_are_an_error(arguments):

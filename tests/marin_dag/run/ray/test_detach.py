@@ -92,7 +92,7 @@ def test_a_detached_run_outlives_its_terminals_drains_on_stop_and_resumes(termin
     assert terminal("--detach", "--gate", "3")[0] == 0
     code, output, errors = terminal("attach")
     assert code == 0, output + errors
-    assert "main  started" in output  # the log is shown from its beginning
+    assert "main  done" in output  # the log is shown from its beginning
     assert "branch  done" in output
     assert [what for what, _, _ in notes(terminal.marks)] == [
         *("main-from-0", "main-gate", "main-from-3", "main-gate"),
