@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from marin_dag.code.effects import written
+from marin_dag.code.objects import written
 from marin_dag.code.reads import modules_run_by
 from marin_dag.code.references import Aspect, Reference, source_text
 from marin_dag.code.sources import ENGINE, Place, Sources
@@ -40,10 +40,6 @@ class Covered(NamedTuple):
     """The source files of the modules, and the files beside them that count by their content."""
     environment: frozenset[str]
     """Environment variables that the code names. Their values are not in the fingerprint."""
-    changed_by_imports: frozenset[str]
-    """Modules that import-time code of the closure may change."""
-    of_packages: frozenset[str]
-    """Dotted names of packages that the code names."""
 
 
 @dataclasses.dataclass
@@ -88,12 +84,7 @@ class Closures:
         modules = {name for name in reached.loaded if self.sources.module(name) is not None}
         files = {self.sources.files[name] for name in modules} | reached.files.keys()
         variables = {name for scanned in reached.all_scans() for name in scanned.reads.environment}
-        acting = [self.sources.module(name) for name in reached.loaded if self._traces.is_foreign(name)]
-        changed = {inner for module in acting if module is not None for inner in module.loads}
-        references = {each for scanned in reached.all_scans() for each in scanned.references}
-        foreign = (each for each in references if not self.sources.is_first_party(each.target.module))
-        names = frozenset(written((each.target, each.chain)) for each in foreign)
-        return Covered(frozenset(modules), frozenset(files), frozenset(variables), frozenset(changed), names)
+        return Covered(frozenset(modules), frozenset(files), frozenset(variables))
 
     def texts(self, start: Iterable[Place]) -> dict[str, str]:
         """Return name and readable source of each definition of the closure."""

@@ -7,7 +7,7 @@ editing a function moves the steps that reach it and no others, and a plan can n
 import atexit
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def closure_of(function: Any, *values: object) -> Closure:
 def closure_now(function: Any, *values: object) -> Closure:
     """Return the same, as the source is now."""
     where = _where(function)
-    notice_edits([_closures_at(where)])
+    _notice_edits([_closures_at(where)])
     return _closure_of(where, value_types(*values))
 
 
@@ -42,10 +42,14 @@ def covered_by(function: Any, *values: object) -> Covered:
     return closures.covered(places)
 
 
-def notice_edits(among: Sequence[Closures] | None = None) -> None:
-    """Make this process read its sources again where a file of `among`, by default any file, changed since it asked."""
+def notice_edits() -> None:
+    """Make this process read its sources again where a file has changed since it asked."""
     # A list: a step may report progress from another thread than the one that runs its shards.
-    if any(not closures.sources.is_current() for closures in among or list(_every_closures.values())):
+    _notice_edits(list(_every_closures.values()))
+
+
+def _notice_edits(closures: Iterable[Closures]) -> None:
+    if any(not each.sources.is_current() for each in closures):
         _save_summaries()
         _every_closures.clear()
         _closure_of.cache_clear()

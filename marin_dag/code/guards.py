@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from marin_dag.code.effects import targets_of, written
+from marin_dag.code.objects import targets_of, written
 from marin_dag.code.syntax import Module, children, loaded_by, nodes_of
 
 Guard = ast.Try | ast.TryStar | ast.With | ast.AsyncWith

@@ -229,18 +229,10 @@ def searched_folders() -> tuple[Path, ...]:
 @functools.cache
 def _searched(entries: tuple[str, ...]) -> tuple[Path, ...]:
     folders = [Path(entry).resolve() for entry in entries if entry]
-    return tuple(folder for folder in folders if folder.is_dir() and not is_of_environment(f"{folder}/"))
-
-
-def is_of_environment(path: str) -> bool:
-    """Return whether a file or folder is Python's own, or installed."""
-    return path.startswith(_environment_folders())
-
-
-@functools.cache
-def _environment_folders() -> tuple[str, ...]:
-    folders = [Path(folder) for folder in (*_installed_folders(), sys.prefix, sys.base_prefix)]
-    return tuple(f"{each}/" for folder in folders for each in {folder, folder.resolve()})
+    outside = [Path(folder).resolve() for folder in (*_installed_folders(), sys.prefix, sys.base_prefix)]
+    return tuple(
+        folder for folder in folders if folder.is_dir() and not any(folder.is_relative_to(each) for each in outside)
+    )
 
 
 def _signature(path: Path) -> tuple[int, ...] | None:

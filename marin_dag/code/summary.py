@@ -6,12 +6,14 @@ import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
-from marin_dag.code.effects import Effects, Statement, has_hook, has_operators
-from marin_dag.code.import_time import statement_of, use_effects
+from marin_dag.code.effects import LOUD, QUIET, Effects, Statement
+from marin_dag.code.import_time import effects_of_use, statement_of
 from marin_dag.code.messages import Messages, TextReads, messages_of, text_reads_of
+from marin_dag.code.methods import CONSTRUCTORS, is_enum
 from marin_dag.code.normal_form import documentation_of, dump
+from marin_dag.code.objects import is_data, is_filled, plain_names
 from marin_dag.code.reads import NOTHING, Reads, reads_of
 from marin_dag.code.references import Alias, Aspect, Reference, Scanner, alias_of, named
 from marin_dag.code.syntax import (
@@ -66,9 +68,7 @@ class Definition(NamedTuple):
     bases: tuple[Reference, ...]
     """Bases of the classes among the statements that bind the name."""
     has_hook: bool
-    """Whether one of these classes runs code where other code names it."""
-    has_operators: bool
-    """Whether operators, indices or attributes of their instances run code of the project."""
+    """Whether one of these classes runs code when it gets a subclass or a type argument, or a value grows when read."""
     is_class: bool
     is_callable: bool
     """Whether each of these statements is a class, or a class or function."""
@@ -76,10 +76,16 @@ class Definition(NamedTuple):
     """Whether each is a class whose new instances only keep their arguments."""
     is_schema: bool
     """Whether such a class decides how a model reads or writes a value that is no instance of it."""
+    is_plain: bool
+    """Whether it is an object of Python's own."""
     effects: Effects
-    """The effects of calling it with data, of making an instance from data, or of its value."""
-    methods: frozenset[str]
-    """Names of the methods of these classes."""
+    """The effect of calling it, of making an instance, or of its value."""
+    answers: Effects
+    """The effect of the operators, indices and attributes of an instance."""
+    methods: dict[str, Effects]
+    """The effects of the methods of these classes."""
+    fields: frozenset[str]
+    """Fields and enum members of these classes whose values are data."""
 
 
 class Executed(NamedTuple):
@@ -128,21 +134,40 @@ def summarize(name: str, path: Path, source: bytes) -> Summary:
 def _definition(module: Module, name: str, statements: list[ast.stmt]) -> Definition:
     classes = [statement for statement in statements if isinstance(statement, ast.ClassDef)]
     alias = alias_of(module, name)
+    values = [getattr(each, "value", None) for each in (*statements, *(item for made in classes for item in made.body))]
     kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    is_callable = all(isinstance(statement, kinds) for statement in statements)
     return Definition(
         _by_aspect(module, name, statements),
         None if alias is None else tuple(alias),
         _bases(module, classes),
-        any(map(has_hook, classes)),
-        any(map(has_operators, classes)),
+        any(map(_has_hook, classes)) or any(is_filled(module, value) for value in values),
         len(classes) == len(statements),
-        is_callable,
+        all(isinstance(statement, kinds) for statement in statements),
         bool(classes) and len(classes) == len(statements) and all(map(_only_keeps, classes)),
         any(map(_is_schema, classes)),
-        use_effects(module, statements),
-        frozenset(item.name for made in classes for item in made.body if isinstance(item, ast.FunctionDef)),
+        name in plain_names(module),
+        effects_of_use(module, statements),
+        effects_of_use(module, statements, of_instance=True) if classes else QUIET,
+        {item.name: _effects_of_method(module, item) for made in classes for item in made.body if _is_method(item)},
+        frozenset(name for made in classes for item in made.body for name in _fields(module, item)),
     )
+
+
+def _is_method(item: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def _effects_of_method(module: Module, method: ast.FunctionDef | ast.AsyncFunctionDef) -> Effects:
+    return LOUD if method.decorator_list else effects_of_use(module, [method])
+
+
+def _fields(module: Module, item: ast.stmt) -> tuple[str, ...]:
+    match item:
+        case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is None or is_data(module, value):
+            return (name,)
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if is_data(module, value):
+            return (name,)
+    return ()
 
 
 def _by_aspect(module: Module, name: str, statements: list[ast.stmt]) -> tuple[Scanned, ...]:
@@ -161,6 +186,18 @@ def _bases(module: Module, classes: list[ast.ClassDef]) -> tuple[Reference, ...]
     bases = [base.value if isinstance(base, ast.Subscript) else base for made in classes for base in made.bases]
     found = [each for base in bases for each in named(module, base)]
     return tuple(Reference(target, chain, Aspect.FULL) for target, chain in found)
+
+
+_HOOKS = ("__init_subclass__", "__class_getitem__", "__pydantic_init_subclass__", "__subclasshook__")
+
+
+def _has_hook(made: ast.ClassDef) -> bool:
+    is_noted = is_enum(made) and any(getattr(item, "name", "") in CONSTRUCTORS for item in made.body)
+    return (
+        is_noted
+        or any(keyword.arg == "metaclass" for keyword in made.keywords)
+        or any(getattr(item, "name", "") in _HOOKS for item in made.body)
+    )
 
 
 def _is_schema(made: ast.ClassDef) -> bool:

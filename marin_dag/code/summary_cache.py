@@ -15,13 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from marin_dag.code import effects, messages, reads, references, summary, syntax
+from marin_dag.code import effects, import_time, messages, reads, references, summary, syntax
 from marin_dag.code.pure import quiet_packages
 from marin_dag.code.summary import Summary, summarize
 
 _CLASSES = {
     (kind.__module__, kind.__name__): kind
-    for module in (effects, messages, reads, references, summary, syntax)
+    for module in (effects, import_time, messages, reads, references, summary, syntax)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, tuple | references.Aspect)
 }

@@ -39,6 +39,10 @@ class Module:
     documentation: str = ""
     keeps_annotations_as_text: bool = False
     """Whether the module has `from __future__ import annotations`."""
+    plain: frozenset[str] | None = None
+    """Names that stand for objects of Python's own; None until they are asked for."""
+    unsafe: frozenset[str] | None = None
+    """Names among `plain` whose objects may hold objects of the project."""
 
     @property
     def package(self) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from pydantic import BaseModel
 
 from marin_dag.code.fingerprint import source_of
-from marin_dag.code.module_state import watch_imports
 from marin_dag.errors import UserError
 from marin_dag.graph.background import Background
 from marin_dag.graph.context import StepContext, StepStopped
@@ -105,7 +104,6 @@ class step(KindOptions):  # noqa: N801 -- a decorator
     """Declare a kind of step: `@step(policy="tracked")` above a function of a config and a `StepContext`."""
 
     def __call__(self, function: Callable[[ConfigT, StepContext], ResultT]) -> StepKind[ConfigT, ResultT]:
-        watch_imports()
         return StepKind(function=function, **vars(self))
 
 

@@ -249,10 +249,10 @@ class AttemptContext:
         """Raise CodeChangedError if this process may run other code than what was planned."""
         self._code.check()
 
-    def check_state(self) -> None:
-        """Warn of globals that a recipe has changed in modules of the step; raise UncoveredError if its kind asks."""
-        self.usage.note_state(self._kind.function, (self._task.config,))
-        if self.usage.state:
+    def check_constants(self) -> None:
+        """Warn of constants that a recipe has set in modules of the step; raise UncoveredError if its kind says so."""
+        self.usage.note_constants(self._code.definitions)
+        if self.usage.constants:
             self._check_usage()
 
     def finish(self, result: BaseModel) -> Record:
@@ -357,7 +357,7 @@ def run_attempt(
             check_packages(task.name, task.identity)
             check_config(task.name, task.kind.function, task.config, task.kind.continues, task.identity)
             context.check_code()
-            context.check_state()
+            context.check_constants()
             if host.index == 0:
                 context.check_inputs()
             if host.num_hosts == 1 and channel.stop_requested():  # while the task waited for its resources

@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from marin_dag.code.fingerprint import ENGINE, PROJECT_ROOT, covered_by
-from marin_dag.code.module_state import accept_changes, changed_globals
+from marin_dag.code.set_constants import set_constants
 from marin_dag.errors import UserError, listed
 from marin_dag.run.environment_reads import end_reports, names_the_environment, report_reads, set_here
 from marin_dag.run.input_files import absolute, listen, path_read
@@ -71,9 +71,7 @@ class Usage:
         self.read: set[str] = set()
         self.programs: set[tuple[str, ...]] = set()
         self.variables: set[str] = set()
-        self.state: tuple[str, ...] = ()
-        """Globals of the step's modules that were changed before the attempt."""
-        self._changed: set[str] | None = None
+        self.constants: tuple[str, ...] = ()
         self._others: dict[int | None, threading.Thread] = {}
         """Threads from before the attempt."""
 
@@ -89,8 +87,6 @@ class Usage:
             yield
         finally:
             _active.remove(self)
-            if self._changed is not None:
-                accept_changes(self._changed)
             if not _active:
                 end_reports()
 
@@ -112,19 +108,14 @@ class Usage:
         programs = sorted(each for each in list(self.programs) if each)
         return Used(files=sorted(files), programs=programs, variables=sorted(self.variables - set_here))
 
-    def note_state(self, function: Any, values: tuple[object, ...]) -> None:
-        """Note globals of the step's modules that this process has changed since their imports, before the attempt."""
-        self._changed = changed_globals()
-        if self._changed:
-            covered = covered_by(function, *values)
-            own = covered.modules - covered.changed_by_imports
-            changed = [name for name in self._changed if name.rpartition(".")[0] in own or name in covered.of_packages]
-            self.state = tuple(f"{name}, changed since its import" for name in sorted(changed))
+    def note_constants(self, definitions: Iterable[str]) -> None:
+        """Note constants among the definitions of the closure that this process has set before the attempt."""
+        self.constants = set_constants(definitions)
 
     def uncovered(self, function: Any, values: tuple[object, ...]) -> tuple[str, ...]:
         """Return a readable line for each use that the digest of a step with these values does not cover."""
         used = self.used()
-        lines = [*self.state, *(f"environment variable {name}" for name in used.variables)]
+        lines = [*self.constants, *(f"environment variable {name}" for name in used.variables)]
         if used.files or used.programs:  # false for most steps, and the closure is slow
             covered = covered_by(function, *values)
             known = {str(path) for path in covered.files} | {os.path.realpath(path) for path in covered.files}
