@@ -38,7 +38,7 @@ SWEPT_RATES = (0.003, 0.006, 0.012, 0.024, 0.048)
 """Rates at width 64; see `Ladder.rate`."""
 SWEPT_WIDTH = 32
 BEST_RATES = {"adamw": 0.006, "muon": 0.006}
-"""Of `SWEPT_RATES`, the rate with the lowest loss."""
+"""The rate of `SWEPT_RATES` with the lowest loss."""
 SEEDS = (0, 1, 2)
 LENGTHS = (2.5, 4, 6, 8, 10)
 """Tokens a parameter."""

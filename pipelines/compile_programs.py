@@ -1,4 +1,4 @@
-"""Compile programs: the programs of phases and scores for their machines, and changes to try where one does not fit."""
+"""Compile programs: the programs of phases and scores on their machines, and changes to try if one does not fit."""
 
 import dataclasses
 import shlex
@@ -18,11 +18,11 @@ from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eva
 from steps.machine_checks import devices_on, evaluated_mesh, kernel_shape_of
 
 Kind = Literal["train", "eval", "validation"]
-"""A validation is an evaluation by the run itself, over its own mesh (steps/phase_validation.py)."""
+"""A validation is an evaluation that the run itself makes, on its own mesh (steps/phase_validation.py)."""
 
 
 def programs_of(phase: Step, *, evaluation: EmaEvalConfig | None = None) -> dict[Kind, CompileRequest]:
-    """Return the programs of a phase and its evaluation; the errors are those of `request_of`."""
+    """Return the programs of a phase and its evaluation; raise the errors of `request_of`."""
     found: dict[Kind, CompileRequest] = {
         "train": request_of(phase, "train"),
         "eval": request_of(phase, "eval", evaluation=evaluation),
@@ -33,11 +33,11 @@ def programs_of(phase: Step, *, evaluation: EmaEvalConfig | None = None) -> dict
 def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = None) -> CompileRequest:
     """Return one program of a phase on the phase's machines.
 
-    Without an `evaluation`, "eval" has the defaults, the phase's dtype and as many copies.
+    Without an `evaluation`, "eval" has default settings, with the dtype and the replicas of the phase.
 
     Raises:
-        UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
-        ValueError: it asks for a kernel that does not run there.
+        UserError: the phase runs on CPUs, or on unknown accelerators.
+        ValueError: the phase sets a kernel that does not run on its machines.
     """
     from runtime.training.kernel_choice import chosen_kernels
 
@@ -80,12 +80,12 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
 
 
 def kind_of(request: CompileRequest) -> CompileRequest:
-    """Return a request without the batch, micro-batches and state in which programs of one kind differ."""
+    """Return the kind of a program: the request with one batch, one micro-batch and no averages or skip rule."""
     return dataclasses.replace(request, global_batch_size=1, num_microbatches=1, num_averages=0, skip_window_steps=0)
 
 
 def size_of(request: CompileRequest) -> int:
-    """Return a number that is larger for a program of the same kind which takes more memory."""
+    """Return a number that grows with memory among programs of one kind."""
     return expected_memory(request) if request.step == "train" else request.global_batch_size
 
 
@@ -111,9 +111,9 @@ def slice_named(resources: Gpu | Tpu) -> tuple[str, int]:
 
 
 def scoring_programs(step: Step[Any]) -> Iterator[CompileRequest]:
-    """Yield the largest programs of an evaluation on lm-eval's tasks whose model is known, for accelerators.
+    """Yield the largest programs of an lm_eval step on accelerators; none if its model is unknown.
 
-    Longer texts than fit on a device are refused when a task's prompts are known.
+    The step itself refuses prompts that are too long for a device.
     """
     if step.kind is not lm_eval or isinstance(step.resources, Cpu) or evaluated_model(step.config) is None:
         return
@@ -157,7 +157,7 @@ def scoring_programs(step: Step[Any]) -> Iterator[CompileRequest]:
 
 
 def cures(train: CompileRequest) -> Iterator[tuple[str, CompileRequest]]:
-    """Yield fields to change in a phase whose training step does not fit, with the changed request, in order."""
+    """Yield the changes to try, in order, if a training step does not fit: the field and the changed request."""
     if train.remat != "full":
         yield "remat", dataclasses.replace(train, remat="full")
     fewer = (dataclasses.replace(train, replica_parallel=number) for number in range(train.replica_parallel - 1, 0, -1))

@@ -1,8 +1,8 @@
-"""Report of --dry-run --compile: each phase's step compiled for its real machines, with memory, cost and exposed time.
+"""Compile report: what `--dry-run --compile` prints of programs compiled for each phase's own machines.
 
-The phases are those of the main line, or of a selection. Phases with equal programs (they differ only in arguments of
-the program) share one compile. Programs that differ in batch, micro-batches or state are of one kind: if the largest
-fits, it stands for the smaller ones, unless all are asked for.
+The phases are the main line, or a selection. Phases whose programs differ only in arguments share one compile. Programs
+that differ only in batch, micro-batches or state are of one kind. If the largest program of a kind fits, its figures
+also serve the smaller ones; `--compile-all` compiles each.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from steps.ema_eval import ema_eval
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimizer state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
-    "A collective is exposed for what it takes longer than the products beside it; what activations move is left out.",
+    "A collective is exposed for the time by which it outlasts the products beside it. Activations are not counted.",
     f"Hours and chip-hours: at {REACHED_SHARE['tpu']:.0%} of the roofline (GPUs {REACHED_SHARE['gpu']:.0%}), without "
     "evaluations, checkpoints and restarts.",
 )
@@ -40,7 +40,7 @@ OPTIONS = ("--compile", "--compile-all")
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare `OPTIONS`."""
+    """Add `OPTIONS` to a parser."""
     parser.add_argument(
         "--compile",
         action="store_true",
@@ -52,7 +52,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(parsed: argparse.Namespace) -> None:
-    """Raise UserError for a report of compiled programs beside a plan for programs."""
+    """Raise UserError if `--compile` and `--json` are given together."""
     if parsed.json and (parsed.compile or parsed.compile_all):
         raise UserError("--compile and --json: --compile prints a page for people. Remove one of the two options.")
 
@@ -110,7 +110,7 @@ def _users(programs: Programs, selected: Sequence[Step[Any]]) -> dict[CompileReq
 
 
 def _outcomes(requests: Iterable[CompileRequest], *, every: bool) -> dict[CompileRequest, Outcome]:
-    """Return the outcomes of the programs of each kind, largest first up to one that fits; with `every`, of all."""
+    """Return outcomes by program: of each kind from the largest to the first that fits, or with `every` of all."""
     kinds: dict[CompileRequest, list[CompileRequest]] = {}
     for request in requests:
         kinds.setdefault(kind_of(request), []).append(request)
@@ -126,7 +126,7 @@ def _outcomes(requests: Iterable[CompileRequest], *, every: bool) -> dict[Compil
 
 
 def _of_kind(request: CompileRequest, outcomes: Mapping[CompileRequest, Outcome]) -> tuple[CompileRequest, Outcome]:
-    """Return a program with its outcome, or the compiled program that stands for it."""
+    """Return a program with its outcome, or else the compiled program of its kind."""
     if request in outcomes:
         return request, outcomes[request]
     found = [(other, outcome) for other, outcome in outcomes.items() if kind_of(other) == kind_of(request)]
@@ -134,7 +134,7 @@ def _of_kind(request: CompileRequest, outcomes: Mapping[CompileRequest, Outcome]
 
 
 def outcome_with_progress(request: CompileRequest, place: str) -> Outcome:
-    """Return the outcome of a compile; what is compiled goes to the error stream."""
+    """Return the outcome of a compile; print progress to the error stream."""
     what = f"{request.step} step, {request.global_batch_size:,} sequences, {_slices(request)}"
     usually = " (minutes)" if slice_of(request.slice).generation.platform == "tpu" else ""
     print(f"[{place}] compiling the {what}{usually} ...", file=sys.stderr, flush=True)
@@ -191,7 +191,7 @@ def _speed(request: CompileRequest, outcome: Compiled) -> Iterator[str]:
 
 
 def _state(train: CompileRequest) -> tuple[float, float]:
-    """Return bytes per chip of the parameters, and of the rest of the state."""
+    """Return the bytes on each chip of the parameters, and of the rest of the state."""
     copy_size = train.layout.shape.copy_size
     return 4 * train.model.num_parameters / copy_size, 4 * train.state_size / copy_size
 
@@ -202,7 +202,7 @@ def _rest_of_state(train: CompileRequest) -> str:
 
 
 def _while_training(request: CompileRequest, outcome: Outcome, programs: Programs) -> Iterator[str]:
-    """Yield the memory of a validation beside the rest of the state of the phases that run it in training."""
+    """Yield the memory of a validation while a phase trains, when the rest of its state stays on the chips."""
     limit = slice_of(request.slice).generation.hbm_in_bytes
     phases: dict[CompileRequest, list[str]] = {}
     for name, its in programs.items():
@@ -247,10 +247,9 @@ def _kernels(request: CompileRequest) -> str:
 
 
 def _cure(request: CompileRequest, users: Sequence[str], fitting: Sequence[str], phases: Mapping[str, Step]) -> str:
-    """Try one change after the other to make a training step fit; return the options to type.
+    """Try changes in order until a training step fits; return the options to type.
 
-    Phases that inherit the field get it from the phase that they are based on, and those in `fitting` their own value
-    back.
+    Phases inherit a changed field from their base, so those in `fitting` get an option that restores their value.
     """
     if request.step != "train":
         own = ", or a smaller windows_per_batch or replica_parallel of an ema_eval" if request.step == "eval" else ""
@@ -295,7 +294,7 @@ def _phases(phases: Mapping[str, Step], programs: Programs, outcomes: Mapping[Co
     rows.append([whose, *[""] * 6, _hours(total_hours), _hours(total_chip_hours)])
     notes = []
     if any(own[name] < run_phases[name].steps for name in programs):
-        notes.append("Updates that several names share, as stops of one run, count once in the last line.")
+        notes.append("The last line counts training steps that several phases share once.")
     if any(its["train"] not in outcomes for its in programs.values()):
         notes.append(
             '"<": a smaller step, with the speed of the larger one that was compiled; --compile-all compiles it.'

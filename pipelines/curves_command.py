@@ -54,11 +54,11 @@ class _Listing:
         self._session, self._graph, self._phases, self._exports = session, graph, phases, exports
         self._width = max(len(names[0]) for names in phases.values())
         self.shown: list[list[str]] = []
-        """Names of each digest that has curves; the first name stands for it."""
+        """Names of each digest that has curves; figures use the first one."""
         self._commands: list[str] = []
-        """Commands that show what was exported."""
+        """Commands that open the exports."""
         self.is_damaged = False
-        """Whether the newest checkpoint of a phase is not readable."""
+        """Whether the newest checkpoint of some phase is damaged."""
         self._layers: list[LayerNorms] = []
 
     def lines(self) -> list[str]:

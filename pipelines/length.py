@@ -10,7 +10,7 @@ from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
 
 LEAST_STEPS = 4
-"""Fewest training steps of a part; with fewer, its rates and mixtures would be jumps."""
+"""Fewest training steps of a part; with fewer, its rates and mixtures would jump."""
 FIGURES = 3
 """Significant digits of a length computed from hours, so that `--tokens` can repeat it."""
 KESTREL_CYCLES, MOST_CYCLE_STEPS = 6, 10_000
@@ -23,7 +23,7 @@ WARMUP_SHARE, MOST_WARMUP_STEPS = 0.02, 1_000
 AVERAGED_SHARE, MOST_AVERAGED_STEPS = 0.1, 200
 """Training steps that an average spans: a share of the last phase, at most those of the public run's 0.995."""
 CHECKPOINTS, GOOD_CHECKPOINTS, VALIDATIONS = 50, 5, 50
-"""Least numbers of them over a run; the template's own steps between two are kept where they give more."""
+"""Least counts over a run; the template's intervals stay where they give more."""
 
 
 class Part(NamedTuple):
@@ -117,7 +117,7 @@ def lengths_at(template: Scale, tokens: float, batches: tuple[BatchSize, ...], s
 
 
 def evaluated_tokens(scale: Scale, num_sources: int) -> int:
-    """Return the held-out tokens that all phases read, at their ends and while they train, with all their weights.
+    """Return the held-out tokens that all phases read, while they train and at their ends, for all their weights.
 
     Each part counts as many phases as train it: phoenix has two parts, and spoonbill_hypnotic and spoonbill_norms are
     one.

@@ -26,7 +26,7 @@ from steps.phase_timeline import RunPhase
 from steps.tokenize import TokenizeConfig
 
 SIZE_IN_A_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
-"""`tr8-104B`, `llama-3.2-1b`, `125m`."""
+"""Size in a name such as `tr8-104B`, `llama-3.2-1b` or `125m`."""
 SIZE_TOLERANCE = 0.3
 """Tolerance of the size in a name: Llama 3.2 "1B" has 1.24 billion parameters. The 104B of tr8 had 57."""
 LEAST_MLP_RATIO, MOST_MLP_RATIO, LEAST_MLP_SHARE = 2.0, 8.0, 0.5
@@ -41,7 +41,7 @@ LARGE_NUM_PARAMETERS, HIGH_LEARNING_RATE = 20_000_000_000, 3e-4
 """Marin's 32B spiked at 7e-4; Llama 3 70B used 1.5e-4."""
 LLAMA3_VOCAB_SIZE, LLAMA2_ROPE_THETA = 128_256, 10_000.0
 MOST_B2, LARGE_TOKENS_PER_STEP = 0.98, 2**19
-"""Updates of few tokens need a long memory; tr8's had 4 million."""
+"""Training steps of few tokens need a long memory; those of tr8 had 4 million."""
 
 
 def lint(graph: Graph) -> dict[str, list[LintWarning]]:

@@ -27,7 +27,7 @@ class LiveBatches:
         self._readers = ThreadPoolExecutor(MOST_BATCHES)
         self._lock = threading.Lock()
         self._reads: dict[tuple[str, int], Future[TrainedBatch]] = {}
-        """Batches that are read, and recorded ones, which do not change; the one asked for last is the last."""
+        """Batches that are being read, and recorded batches; the most recently used one is the last."""
 
     def data(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Return rows of a training step, which `step` or the run's `tokens` after it names; of one `source` or of all.
@@ -44,7 +44,7 @@ class LiveBatches:
             return self._data(phase, step, query.get("source", ""))
 
     def _batch(self, phase: LoggedPhase, step: int) -> TrainedBatch:
-        """Return a batch; a second click on a step waits for the first, and other steps do not."""
+        """Return a batch; calls for one step wait for its first read, and calls for other steps do not."""
         key = (phase.name, step)
         with self._lock:
             read = self._reads.pop(key, None) or self._readers.submit(

@@ -1,8 +1,8 @@
-"""Machine choice: the remat and the micro-batches with which a scale's training steps fit, and the time that they take.
+"""Machine choice: remat and micro-batches for a scale's machines, and the time of its training steps.
 
-Of the values of remat, the choice is the one whose steps are planned to be faster, in the fewest micro-batches that
-fit. Memory and time are those of compiled programs where a compile of them was kept, else those of
-`runtime.cost.expected`. The choice is no identity; a length in hours is, and follows from it.
+The choice is the remat with the faster training steps, and the fewest micro-batches that fit. Memory and time come from
+compiled programs if a compile was cached, otherwise from `runtime.cost.expected`. The choice itself is not part of
+identity; the length that follows from `--hours` is.
 """
 
 import dataclasses
@@ -35,14 +35,14 @@ from steps.machine_checks import devices_on
 Remat = Literal["none", "full"]
 REMATS: tuple[Remat, ...] = ("none", "full")
 Compiles = Literal["none", "largest", "all"]
-"""Training steps of a scale to compile."""
+"""Which training steps of a scale to compile."""
 CHOICES = "machine-choices"
-"""Name of the cache folder of choices that were compiled."""
+"""Name of the cache folder for choices from compiled programs."""
 COMPILED_WITH = ("jax", "jaxlib")
 TRIED_ABOVE = 1.1
-"""Expected memory over a chip's up to which a compile is tried: the expectation is above the compilers' figures."""
+"""Try a compile up to this ratio of expected memory to a chip's, since compilers need less than expected."""
 MOST_CORRECTIONS, HOURS_TOLERANCE = 8, 0.01
-"""Corrections of a length in hours, until it is this close."""
+"""Most corrections of a length in hours, and the relative error at which they end."""
 
 
 class Program(NamedTuple):
@@ -57,7 +57,7 @@ class Program(NamedTuple):
 
 
 LARGEST = Program("starling on", 2, 1)
-"""The training step with the most sequences. Steps of its dtype fit in micro-batches of as many sequences."""
+"""The training step with the most sequences; the others of its dtype fit in micro-batches of the same size."""
 PROGRAMS = (
     Program("kestrel", 0, 0),
     Program("ocelot to phoenix", 1, 1),
@@ -71,24 +71,24 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
 
     remat: Remat
     num_microbatches: tuple[int, ...]
-    """Counts for each program of `PROGRAMS`, as the peaks and seconds are."""
+    """Micro-batches of each program of `PROGRAMS`; peaks and seconds have the same order."""
     peaks_in_bytes: tuple[int, ...]
     step_seconds: tuple[float, ...]
-    """Time that a training step is planned with."""
+    """Planned time of one training step."""
     compiles: Compiles
-    """Programs whose figures are the compiler's; steps of the largest one's dtype have its figures."""
+    """Which programs were compiled; with "largest", the others of its dtype take their figures from it."""
 
 
 class Time(NamedTuple):
-    """Time that all phases of a scale and their evaluations on held-out text take."""
+    """Time of all phases of a scale, with their evaluations on held-out text."""
 
     hours: float
     basis: str
-    """The figures that it is computed from, for people."""
+    """Source of the time, for people."""
 
 
 def time_of(scale: Scale, num_sources: int) -> Time:
-    """Return the time of a scale with so many sources on its machines; raise UserError for CPUs."""
+    """Return the time of a scale on its machines, with `num_sources` held-out texts; raise UserError for CPUs."""
     choice = choice_for(scale)
     if choice is None:
         raise UserError(
@@ -113,9 +113,9 @@ def time_of(scale: Scale, num_sources: int) -> Time:
 
 
 def tokens_for(hours: float, name: str, machines: Resources, *, num_sources: int, compiles: Compiles = "none") -> int:
-    """Return the tokens of the main line with which a scale takes these hours on some machines.
+    """Return the tokens of the main line that take a scale these hours on some machines.
 
-    Batches grow with tokens, and the time with both, so the tokens are corrected until the hours agree.
+    Correct the tokens until the hours agree: batches grow with tokens, and the time with both.
 
     Raises:
         UserError: the speed of the machines is not known, or no length fits them or the hours.
@@ -137,7 +137,7 @@ def tokens_for(hours: float, name: str, machines: Resources, *, num_sources: int
 
 
 def placed_on(scale: Scale, machines: Resources, *, compiles: Compiles = "none") -> Scale:
-    """Return a scale on some machines, with the choice for them; CPUs keep its settings.
+    """Return a scale on some machines, with their choice; on CPUs the scale keeps its settings.
 
     Raises:
         UserError: a training step does not fit in any way that was tried, or its batch cannot be shared.
@@ -145,7 +145,7 @@ def placed_on(scale: Scale, machines: Resources, *, compiles: Compiles = "none")
     scale = dataclasses.replace(
         scale,
         kestrel_resources=machines,
-        # Only v5e has a use for another kernel.
+        # Only v5e gains by another kernel.
         kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
         main_resources=machines,
         branch_resources=machines,
@@ -164,9 +164,9 @@ def placed_on(scale: Scale, machines: Resources, *, compiles: Compiles = "none")
 
 
 def choice_for(scale: Scale, *, compiles: Compiles = "none") -> Choice | None:
-    """Return the choice for the machines that a scale is on, as a compile before left it or from `compiles`.
+    """Return the choice for a scale's machines: the cached one, or a new one by `compiles`; None for CPUs.
 
-    CPUs have none. A choice from compiled programs is kept.
+    Cache a choice from compiled programs.
     """
     if isinstance(scale.main_resources, Cpu):
         return None
@@ -182,7 +182,7 @@ def choice_for(scale: Scale, *, compiles: Compiles = "none") -> Choice | None:
 
 
 def choice_line(scale: Scale) -> str:
-    """Return a sentence on the choice for a scale's machines, and where its memory is from."""
+    """Return a line on the choice for a scale's machines, with the source of its memory figures."""
     choice = choice_for(scale)
     if choice is None:
         return "remat and micro-batches are the scale's own"
@@ -284,7 +284,7 @@ def _compiled_fit(request: CompileRequest, machines: Resources) -> Fit | None:
 
 
 def _chosen(scale: Scale, compiles: Compiles) -> Choice:
-    """Return the choice whose remat is planned to be fastest, among those with which every program fits."""
+    """Return the choice with the fastest remat, by planned seconds, in which every program fits."""
     for remat in sorted(REMATS, key=lambda remat: _planned_seconds(scale, remat)):
         if fitting := _fits(scale, remat, compiles):
             numbers, peaks, seconds = zip(*fitting, strict=True)
@@ -303,7 +303,7 @@ def _chosen(scale: Scale, compiles: Compiles) -> Choice:
 
 
 def _fits(scale: Scale, remat: Remat, compiles: Compiles) -> list[Fit]:
-    """Return the fit of each program; none where one does not fit."""
+    """Return the fit of each program; [] if one does not fit."""
     if compiles != "largest":
         try_ = _compiled_fit if compiles == "all" else _expected_fit
         found = [_fewest_microbatches(scale, program, remat, try_) for program in PROGRAMS]
@@ -328,7 +328,7 @@ def _in_microbatches_of(largest: Fit, scale: Scale, program: Program) -> Fit:
 
 
 def _planned_seconds(scale: Scale, remat: Remat) -> float:
-    """Return the time that the programs are expected to take for their tokens; infinite where one does not fit."""
+    """Return the expected time of the programs for their tokens; infinite if one does not fit."""
     fitting = _fits(scale, remat, "none")
     return _seconds_by(scale, [fit.step_seconds for fit in fitting]) if fitting else math.inf
 

@@ -1,4 +1,4 @@
-"""Output of commands: one declaration of what a command prints, of its JSON, and of its page."""
+"""Output of commands: each command declares its lines, its JSON and its page in one place."""
 
 import json
 import sys
@@ -14,21 +14,21 @@ from marin_dag.errors import UserError
 
 SUFFIXES = (".html", ".htm")
 positive = number("a whole number of at least 1; use one such as 16", least=1, kind=int)
-"""The type of an option for argparse."""
+"""Type for argparse of an option that takes a count."""
 Settings = Mapping[str, Any]
 """Settings of an option for argparse."""
 
 
 class Shown(NamedTuple):
-    """What a command shows."""
+    """Output of a command: lines for people, JSON data, a page."""
 
     lines: Iterable[str] = ()
     code: int = NOTHING_WOULD_RUN
     """The exit code."""
     document: Callable[[], Any] | None = None
-    """Returns the data that `--json` prints instead of the lines."""
+    """Makes the data that `--json` prints instead of the lines."""
     page: Callable[[], str] | None = None
-    """Returns the page that `--page` writes; None if there is nothing to draw."""
+    """Makes the page that `--page` writes; None if there is nothing to draw."""
 
 
 def command(
@@ -37,10 +37,10 @@ def command(
     """Return a decorator that makes a function a command of pipelines.
 
     Args:
-        usage: the word and its names, such as "batch PHASE@STEP" or "runs [GLOB...]".
-        help: one line about it.
+        usage: the command and its arguments, such as "batch PHASE@STEP" or "runs [GLOB...]".
+        help: one line about the command.
         options: names of the engine's options, separated by spaces.
-        page: what `--page` draws; without it, the command has no such option.
+        page: help of `--page`; a command without it has no such option.
         own: further options, each as `flag` or `value` makes it.
     """
     every = {**(own or {}), **({"--page": value("FILE.html", page)} if page else {})}
@@ -58,7 +58,7 @@ def command(
                     print(line)
             if path is not None and shown.page is not None:
                 write_page(path, shown.page())
-                print(f"drawn: {path}", file=sys.stderr if is_json else sys.stdout)  # the JSON is alone
+                print(f"drawn: {path}", file=sys.stderr if is_json else sys.stdout)  # stdout: only JSON
             return shown.code
 
         return engine_command(usage, help, options, own=every)(run)
@@ -94,7 +94,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
 
 
 def check_writable(path: str | None) -> None:
-    """Raise UserError unless `--page` is absent or its file can be written; leave no file behind."""
+    """Raise UserError if `--page` names a file that cannot be written; leave no file behind."""
     if path is None:
         return
     file = Path(path)

@@ -29,13 +29,13 @@ MOST_ALARMS = 20
 
 
 class _Look(NamedTuple):
-    """What one look at the store found."""
+    """Curves and alarms from one look at the store."""
 
     lines: Sequence[Line]
     shared: Mapping[str, Any]
     """Alarms and views."""
     by_range: dict[tuple[float | None, float | None], dict[str, Any]]
-    """Values computed since, by the range of the x axis; each thread may add some."""
+    """Values that threads have computed since, by the range of the x axis."""
 
 
 class RunPage(PageContent):
@@ -55,7 +55,7 @@ class RunPage(PageContent):
         self._polled = Polled(self._look)
 
     def values(self, low: float | None, high: float | None) -> dict[str, Any]:
-        """Return the values of a range of the x axis; those of one range are computed once a look."""
+        """Return the values of a range of the x axis, computed once for each look."""
         found = self._polled.get()
         if (low, high) not in found.by_range:
             end = max((float(line.tokens[-1]) for line in found.lines if len(line.tokens)), default=1.0)
@@ -89,7 +89,7 @@ class RunPage(PageContent):
         return _Look(lines, {"alarms": [*failures, *alarms[-MOST_ALARMS:]], "views": views}, {})
 
     def _alarms(self, phase: LoggedPhase) -> Iterator[dict[str, Any]]:
-        """Yield what went wrong in a phase in order of steps, with text, place on the token axis, and a command."""
+        """Yield alarms, skipped steps and errors of a phase by step: text, place on the token axis, and a command."""
         events = phase.events()
         found = []
         for alarm in alarms_in(events):

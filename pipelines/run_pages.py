@@ -1,7 +1,8 @@
-"""Run pages: each report with what differs between equal runs: speed, stalls, alarms of machines, milestones' scores.
+"""Run pages: each report, extended by what differs between equal runs.
 
-No output contains these. The page lies in the folder that all attempts at a report share: links from each attempt find
-it, also under another prefix, and nothing hashes or verifies it.
+These are speed, data stalls, alarms of machines and scores at milestones; no output contains them. The page lies in the
+folder that all attempts at a report share. Each attempt links to it by a relative path, and nothing hashes or verifies
+it.
 """
 
 import datetime
@@ -21,9 +22,9 @@ from steps.report_config import ReportConfig
 
 
 def write_run_pages(session: Session, plan: Plan) -> Iterator[str]:
-    """Write the page of each finished report; yield alarms, the share of time spent waiting, and the pages.
+    """Write the page of each finished report; yield alarms, the share of time in data stalls, and the pages.
 
-    An existing page stays, unless this run made something that it shows.
+    An existing page stays unless this run made a phase or a milestone that the page shows.
     """
     store, graph, made = session.store, plan.graph, {planned.step.digest for planned in plan.will_run}
     read = event_reader(store)
@@ -75,7 +76,7 @@ def _page(store: Store, report: Record, parts: Sequence[Any], command: str) -> s
 
 
 def _scores(store: Store, graph: Graph, phases: Collection[str]) -> str:
-    """Return the scores over tokens if milestones are evaluated; the report has those at the end of phases."""
+    """Return the scores over tokens; none without evaluated milestones, since the report has the final scores."""
     from runtime.report.score_curves import measures
 
     if all(step.background is None for step in graph.steps):
@@ -85,7 +86,7 @@ def _scores(store: Store, graph: Graph, phases: Collection[str]) -> str:
 
 
 def _curves(session: Session, graph: Graph, report: ReportConfig, phases: Mapping[str, Sequence[str]]) -> str:
-    """Return the curves that the report does not have."""
+    """Return the curves that the report lacks."""
     from pipelines.run_curves import logged_phases
     from runtime.report.curve_plots import LOSS, MOST_POINTS, RATE, curves
     from steps.report_contents import page_order

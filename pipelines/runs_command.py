@@ -110,7 +110,7 @@ def _prices(given: Sequence[tuple[str, float]], runs: Sequence[Run]) -> dict[str
 
 
 def _comparison(names: Sequence[str], runs: Sequence[Run], every: Sequence[Run]) -> Comparison:
-    """Compare the finished runs of the table, in the order in which the user named them."""
+    """Compare the finished runs of the table, in the user's order."""
     order = {
         run.key: index for run in runs for index, name in enumerate(names[::-1]) if fnmatch.fnmatchcase(run.name, name)
     }
@@ -187,7 +187,7 @@ def _score(run: Run, task: str) -> str:
 def _changes(run: Run) -> str:
     if not run.changed:
         return ""
-    # Old and new value apart: what a run changed to is at the end.
+    # Shorten old and new value separately, so that both remain visible.
     shown = ", ".join(
         " -> ".join(textwrap.shorten(value, WIDTH_OF_A_VALUE) for value in change.split(" -> "))
         for change in run.changed[:MOST_CHANGES]

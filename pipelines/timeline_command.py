@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runtime.report.contents import MixtureSpan, Phase
 
 MOST_POINTS = 5_000
-"""Steps of a phase that its rates are drawn at."""
+"""Most points of a phase's drawn learning rate."""
 
 
 @command(
@@ -56,7 +56,7 @@ def _phase(run_phase: RunPhase, *, is_main: bool, same_as: str | None) -> "Phase
     from runtime.report.contents import Curve, Phase
 
     settings = run_phase.settings
-    # A row is a finished update; its rate is that of the step before it.
+    # Row n is the state after n training steps; step n - 1, counted from 0, set its rate.
     steps = np.unique(np.linspace(run_phase.begin_step + 1, settings.until_step, MOST_POINTS).astype(np.int64))
     curve = Curve(
         step=steps,

@@ -67,11 +67,11 @@ class TrainedBatch:
 
     step: int
     is_recorded: bool
-    """Whether a saved state records the draws of this step; otherwise the batch is what the run will draw."""
+    """Whether a saved state records the draws of this step; if not, the run will draw this batch."""
     losses: Mapping[str, float]
     """Mean loss of each source in nats a token, as recorded."""
     weights: SavedState | None
-    """The newest saved state before the step, or else the first after it; None if nothing is saved."""
+    """The newest saved state before the step, else the first one after it; None if nothing is saved."""
     phase: TrainPhaseConfig
     sources: Sequence[str]
     """Source of each row."""

@@ -33,9 +33,9 @@ class LocalTokenizer(BaseModel, frozen=True, extra="forbid"):
 class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
     tokenizer: HubTokenizer | LocalTokenizer
     eos_token: str = "<|end_of_text|>"
-    """Token that ends every document; not the <|eot_id|> that instruct versions of Llama 3 name."""
+    """Token that ends every document; not <|eot_id|>, which instruct versions of Llama 3 name as EOS."""
     bos_token: str | None = "<|begin_of_text|>"
-    """Token that opens every document; None for a tokenizer without one."""
+    """Token that begins every document; None for a tokenizer without one."""
 
 
 def local_tokenizer(folder: str) -> LocalTokenizer:
@@ -98,7 +98,7 @@ def _unchanged(tokenizer: LocalTokenizer) -> str:
 
 
 def _fetched(tokenizer: HubTokenizer, context: StepContext) -> tuple[str, tuple[AddedToken, ...]]:
-    """Return the tokenizer.json of a repository, and the tokens that it lacks."""
+    """Return a repository's tokenizer.json, and the tokens that this file lacks."""
     from runtime.text.extraction.limits import read_bounded
     from runtime.text.fetch.http import fetch_url
     from runtime.text.fetch.hub import list_files, request_headers

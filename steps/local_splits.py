@@ -1,4 +1,4 @@
-"""Local splits: the held-out documents of sources that the user has, counted by a plan, before anything runs."""
+"""Local splits: a plan counts the held-out documents of the user's own sources before anything runs."""
 
 import functools
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ def check_local_splits(documents: Reference, validation_share: float) -> None:
 
 
 def small_local_split(documents: Reference, validation_share: float) -> SmallSplit | None:
-    """Return the counts of a source if a split is small, before its filters, which can only make it smaller.
+    """Return the counts of a source if a split is small; count before filters, which only make a split smaller.
 
-    Return None for a source that has to be fetched, for pages, which take long to read, and for edited texts.
+    Return None for sources that must be fetched, for web pages (slow to read), and for texts that a filter edits.
     """
     while (cleaned := documents.config_of(DocumentsConfig)) is not None:
         edits = isinstance(cleaned, FilterConfig) and any(isinstance(rule, C4Lines) for rule in cleaned.rules)
@@ -54,7 +54,7 @@ def small_local_split(documents: Reference, validation_share: float) -> SmallSpl
 def _counted(
     files: Files, folder: str, formats: tuple[Format, ...], limits: Limits, validation_share: float
 ) -> SmallSplit | None:
-    """Count once for all checks of a plan; files are equal by their content."""
+    """Count a source once for all checks of a plan; equal files are those of equal content."""
     from runtime.text.drops import DropLedger
     from runtime.text.extraction.records import UnreadableFileError
 

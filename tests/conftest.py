@@ -35,7 +35,7 @@ BUCKET = "test-bucket"
 OPTIMIZATION = "--xla_backend_optimization_level"
 ONE_MODULE = "--xla_cpu_parallel_codegen_split_count=1"
 OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
-"""A flag of JAX 0.10's XLA. Later versions have one generator only, and refuse unknown flags."""
+"""A flag of JAX 0.10's XLA; later versions refuse it."""
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_IN_BYTES = 2**31
 SHARED_BY_WORKERS = "FOLDER_OF_ALL_TESTS"
@@ -63,7 +63,7 @@ TOGETHER = {
         "tests/marin_dag/run/ray/test_cluster.py",
         "tests/marin_dag/run/ray/test_detach.py",
     ),
-    # `ray_cluster` takes seconds of processor time to start, and more while it runs.
+    # `ray_cluster` takes seconds to start, and processor time while it runs.
     "a Ray cluster": (
         "tests/marin_dag/run/ray/test_control_actor.py",
         "tests/marin_dag/code/test_audit.py",
@@ -91,10 +91,9 @@ TOGETHER = {
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
 
-# A test computes little, and often once, so optimising machine code would take most of its time. XLA compiles without
-# optimisation, with JAX 0.10 by its older generator of fusions (a third of the newer one's time), and in one module,
-# since all cores are busy. The whole suite compiles as a run does with XLA_FLAGS=--xla_backend_optimization_level=3 in
-# the environment.
+# A test computes little, so optimising machine code would take most of its time. XLA therefore compiles without
+# optimisation and in one module, since all cores are busy. JAX 0.10 uses its older generator of fusions, which takes a
+# third of the time. To compile as a run does, set XLA_FLAGS=--xla_backend_optimization_level=3.
 if OPTIMIZATION not in os.environ.get("XLA_FLAGS", ""):
     fusions = OLDER_FUSIONS if importlib.metadata.version("jaxlib").startswith("0.10.") else ""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OPTIMIZATION}=0 {ONE_MODULE} {fusions}".strip()
@@ -221,13 +220,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     catalogue.start(is_updating=config.getoption("--update-messages"))
-    # Not by this file: pytest asks a folder's conftest about no fixture of the whole session.
+    # A plugin, since pytest calls a conftest's `pytest_fixture_setup` for no fixture of the whole session.
     config.pluginmanager.register(process_settings)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
-    """Check at the end of a passed test that the catalogue has no further message of it."""
+    """Check after a passed test that the catalogue has no further message for it."""
     result = yield
     catalogue.finish_test()
     return result

@@ -24,15 +24,15 @@ SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.
 SET_ELSEWHERE = ("PYTEST_CURRENT_TEST", "PJRT_NPROC", "XLA_FLAGS")
 """The variable of pytest, and those that a step sets for JAX: `tests/conftest.py` restores them."""
 OWN_VARIABLES = ("JAX_", "MARIN_", "PYTHON", "XLA_")
-"""Beginnings of names that no library sets when it is imported. Any variable may be missing at first."""
+"""Prefixes of variables that no library sets when it is imported; a test must remove those that it adds."""
 OF_A_PROCESS = ("jax_num_cpu_devices", "jax_compilation_cache", "jax_persistent_cache")
-"""Beginnings of JAX's settings that the first training phase of a process chooses for good."""
+"""Prefixes of JAX's settings that the first training phase of a process fixes."""
 Settings = dict[str, Any]
 """Each setting by name; those with many keys are dictionaries."""
 
 
 def current_settings() -> Settings:
-    """Return the settings of this process; a library's only once it is imported. Takes some 40 microseconds."""
+    """Return the settings of this process and of imported libraries, in some 40 microseconds."""
     context, root = decimal.getcontext(), logging.getLogger()
     found: Settings = {
         "os.environ": dict(os.environ),
@@ -61,9 +61,9 @@ def current_settings() -> Settings:
 
 
 def changes(before: Settings, after: Settings) -> Settings:
-    """Return what of `before` has another value in `after`: of dictionaries the changed keys, None for a missing one.
+    """Return the settings of `before` with another value in `after`: of dictionaries changed keys, None if missing.
 
-    What a library sets when it is imported, in variables of its own and in settings that are there since, is no change.
+    Settings and variables that a library adds at its import are no change.
     """
     found: Settings = {}
     for name in before.keys() & after.keys():

@@ -1,4 +1,4 @@
-"""What a test leaves changed in its process is found, whatever it is; what fixtures of all tests set is not."""
+"""Settings that a test leaves changed are found; settings of shared fixtures are no change."""
 
 import decimal
 import functools
@@ -39,7 +39,7 @@ CHANGES: dict[str, tuple[Act, Act]] = {
     ),
     "collection": (gc.disable, gc.enable),
 }
-"""Changes of a setting, each with what restores it."""
+"""Changes of a setting, each with its restoration."""
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -1,4 +1,4 @@
-"""Polled: a value that is read from the store at most every few seconds, however many threads ask for it."""
+"""Polled: a value that all threads share, read from the store at most every few seconds."""
 
 import math
 import threading
@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 class Polled(Generic[Value]):
-    """The newest value of `read`; several threads may ask, and one of them reads while the others wait for it."""
+    """Newest value of `read` for several threads; one thread reads while the others wait for it."""
 
     def __init__(self, read: Callable[[], Value]) -> None:
         self._read = read
@@ -29,7 +29,7 @@ class Polled(Generic[Value]):
         """Return the value, read again after `POLL_SECONDS` or `outdate`; raise the errors of the store."""
         with self._lock:
             if self._is_outdated or time.monotonic() - self._last_read >= POLL_SECONDS:
-                self._is_outdated = False  # before the read, which may miss a change that comes meanwhile
+                self._is_outdated = False  # set before the read, since the read may miss a change that comes meanwhile
                 try:
                     self._value, self._failure = self._read(), None
                 except (StoreError, OSError) as error:

@@ -36,7 +36,7 @@ class Watched:
         self._polled = Polled(lambda: self._look())
         self._plan, self._planned = plan, time.monotonic()
         self._leases: Mapping[str, Held] | None = None
-        """Those of the last look."""
+        """Leases that the last look found."""
         self._paces: dict[tuple[str, int], Pace] = {}
         """Paces by digest and epoch: each attempt has its own."""
         self._requests: dict[str, Request] = {}

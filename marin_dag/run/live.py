@@ -16,7 +16,7 @@ from marin_dag.run.frontier import ENDED
 
 PROGRESS_LINE_SECONDS = 15.0
 SHORT_SECONDS = 2.0
-"""A log has one line for a step that ends sooner, and a line for the start of any other."""
+"""Log one line for a step that ends sooner, and a line for the start of every other step."""
 BAR_CELLS, NARROW_BAR_CELLS, ROOMY_COLUMNS = 20, 6, 130
 
 
@@ -36,7 +36,7 @@ class Pace:
         self._unit = ""
 
     def seconds_left(self, progress: Progress, now: float) -> float | None:
-        """Return the seconds left; None while there is too little to go by."""
+        """Return the seconds left; None before any progress."""
         if self._first is None or progress.done < self._first[1] or progress.unit != self._unit:
             self._first, self._unit = (now, progress.done), progress.unit
         elapsed, done = now - self._first[0], progress.done - self._first[1]
@@ -61,7 +61,7 @@ class LineDisplay:
         self._console, self._errors = console, errors
         self._total = self._done = 0
         self._shown: set[str] = set()
-        """Reasons to wait or to be blocked: each is shown once, because there may be thousands of steps."""
+        """Reasons to wait or to be blocked; each is shown once, since thousands of steps may share it."""
         self._last_line: dict[str, float] = {}
         self._paces: dict[str, Pace] = {}
         self._starts: dict[str, Start] = {}
@@ -76,12 +76,12 @@ class LineDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Show nothing more; a table stays as it is."""
+        """Stop printing; the last table stays on the terminal."""
         self._has_ended.set()
         self._watch.join()
 
     def begin(self, names: Sequence[str]) -> None:
-        """Take the names of the steps that are to run."""
+        """Set the steps that will run."""
         self._total = len(names)
 
     def say(self, text: str) -> None:
@@ -93,7 +93,7 @@ class LineDisplay:
         self._print(self._errors, text)
 
     def event(self, name: str, what: str, detail: str) -> None:
-        """Print a line, but for the start of a step only if the step does not end within `SHORT_SECONDS`."""
+        """Print a line; delay the line for a start until the step has run for `SHORT_SECONDS`."""
         with self._lock:
             start = self._starts.pop(name, None)
             if what == "started":
@@ -125,7 +125,7 @@ class LineDisplay:
             self.show_starts()
 
     def began(self, name: str, moment: float) -> None:
-        """Correct when a started step began, on the monotonic clock."""
+        """Correct the start time of a running step, on the monotonic clock."""
         with self._lock:
             if name in self._starts:
                 self._starts[name] = self._starts[name]._replace(moment=moment)
@@ -154,7 +154,7 @@ class TableDisplay(LineDisplay):
     def __init__(self, console: Console, errors: Console) -> None:
         super().__init__(console, errors)
         self._figures: dict[str, str] = {}
-        """How far each running step is."""
+        """Progress of each running step, as text."""
         self._queued: dict[str, str] = {}
         self._num_ended = 0
         self._live = Live(console=console, get_renderable=self.table, refresh_per_second=4, transient=False)
@@ -199,7 +199,7 @@ class TableDisplay(LineDisplay):
         return Group(table, Text(total, style="dim"))
 
     def _print(self, console: Console, text: str) -> None:
-        # While the table is drawn, by its own console: the line appears above it.
+        # The table's own console prints the line above the table.
         shown = self._console if self._live.is_started else console
         shown.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -227,7 +227,7 @@ def _figure(value: float) -> str:
 
 
 def took(seconds: float) -> str:
-    """Return `0.3 s`, and from ten seconds on the text of `duration`."""
+    """Return a text such as `0.3 s`; from ten seconds on that of `duration`."""
     return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
 
 

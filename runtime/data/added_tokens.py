@@ -1,6 +1,6 @@
-"""Added tokens: tokens that a tokenizer_config.json has and the tokenizer.json beside it lacks.
+"""Added tokens: tokens of a tokenizer_config.json that the tokenizer.json beside it lacks.
 
-Some programs wrote tokens, EOS among them, into `added_tokens_decoder` only; `transformers` adds them when it loads the
+Some programs write tokens such as EOS only to `added_tokens_decoder`. `transformers` adds them when it loads a
 folder.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 
 class AddedTokensError(ValueError):
-    """A file without tokens that can be read, or a token that cannot have its id."""
+    """A file with unreadable tokens, or a token that cannot keep its id."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AddedToken:
-    """A token as `added_tokens` of a tokenizer.json has it."""
+    """An entry of `added_tokens` in a tokenizer.json."""
 
     id: int
     content: str
@@ -29,7 +29,7 @@ class AddedToken:
 def missing_tokens(content: str, config: str) -> tuple[AddedToken, ...]:
     """Return the tokens of a tokenizer_config.json that the tokenizer.json `content` lacks, by id.
 
-    Raise AddedTokensError if the tokens of one of the two cannot be read.
+    Raise AddedTokensError if the tokens of either file cannot be read.
     """
     try:
         known = {token["content"] for token in json.loads(content).get("added_tokens") or ()}
@@ -52,7 +52,7 @@ def _token(number: int, token: dict) -> AddedToken:
 
 
 def with_tokens(content: str, tokens: Sequence[AddedToken]) -> str:
-    """Return a tokenizer.json with further tokens; raise AddedTokensError if one would have another id."""
+    """Return a tokenizer.json with these tokens added; raise AddedTokensError if one would get another id."""
     from tokenizers import Tokenizer
 
     if not tokens:

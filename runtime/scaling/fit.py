@@ -17,13 +17,12 @@ from runtime.scaling.law import MAX_EXPONENT, MIN_EXPONENT, MIN_RUNGS, MIN_VALUE
 HUBER_DELTA = 1e-3
 START_EXPONENTS = (0.2, 0.5, 1.0)
 START_SHARES = (0.05, 0.2, 0.5, 0.8)
-"""Shares of the loss that the terms of N and of D have at a start."""
+"""Shares of the loss at a start, for the terms of N and of D."""
 MIN_LOG_SHARE = -12.0
 """Least logarithm of E as a share of the median loss: E may be 0, and its logarithm must stay finite."""
 NUM_COEFFICIENTS = 5
 MIN_LENGTH_SPREAD = 0.2
-"""Least standard deviation of the logarithm of lengths around what sizes imply; three lengths by factors of 1.3 reach
-it."""
+"""Least standard deviation of log lengths around their trend over sizes; three lengths at factors of 1.3 have it."""
 MAX_ITERATIONS = 1_000
 TOLERANCE = 1e-6
 """Largest relative improvement, over `PATIENCE` iterations, of a solution that counts as converged."""
@@ -31,7 +30,7 @@ PATIENCE = 10
 
 
 class ScalingLawError(ValueError):
-    """Rungs that determine no law; the message says which and what to add."""
+    """Rungs that determine no law; the message names them and what to add."""
 
 
 class Fit:

@@ -13,7 +13,7 @@ MIN_EXPONENT, MAX_EXPONENT = 1e-3, 3.0
 MIN_VALUES = 3
 """Sizes, and lengths, that a law needs."""
 MIN_RUNGS = 6
-"""One more than the coefficients of a law."""
+"""Rungs that a law needs: one more than its coefficients."""
 
 
 class Rung(NamedTuple):

@@ -1,11 +1,11 @@
-"""Offline search: the best mixture, by a law that is fitted to small runs (proxies) under different mixtures.
+"""Offline search: the best mixture by a law fitted to small runs (proxies) under different mixtures.
 
 Mixtures are drawn as in RegMix (arXiv:2407.01492). The law is that of arXiv:2403.16952: the loss of a domain is the sum
 of a floor and an exponential of a linear function of the shares.
 
-Given a floor, the law is a linear regression of log(loss - floor). The slopes have a normal prior around 0, so that a
-mixture which is chosen for its predicted loss is not predicted too well. Floor, width of the prior and noise have the
-probabilities that the proxies give them.
+Given a floor, the law is a linear regression of log(loss - floor). The slopes have a normal prior around 0, which
+corrects the optimism of a mixture that is chosen for its predicted loss. Floors, prior width and noise are drawn from
+their posterior given the proxies.
 """
 
 import dataclasses
@@ -17,15 +17,15 @@ from jaxtyping import Float
 SMALLEST_SHARE = 1e-3
 """Least share in a drawn mixture, so that each proxy has every source."""
 FLOORS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""Floors to try, as parts of the lowest loss of a domain."""
+"""Floors to try, as fractions of the lowest loss of a domain."""
 RIDGES = tuple(10.0**exponent for exponent in range(-6, 3))
-"""Variances of the noise to try, as multiples of the prior variance of a slope; with the last, no mixture matters."""
+"""Noise variances to try, as multiples of a slope's prior variance; the last one leaves no effect of the mixture."""
 ITERATIONS = 300
 SMALLEST_MOVE = 1e-5
-"""Change of a share at which the search for the best one ends."""
+"""Change of a share below which the search ends."""
 BISECTIONS = 40
 INTERVAL = (5.0, 95.0)
-"""Percentiles of the draws."""
+"""Percentiles of the draws that bound an interval."""
 
 Shares = Float[np.ndarray, "proxies sources"]
 Losses = Float[np.ndarray, "proxies domains"]
@@ -42,7 +42,7 @@ class MixtureLaw:
     slopes: Float[np.ndarray, "*draws sources domains"]
 
     def predicted(self, shares: Float[np.ndarray, "... sources"]) -> Float[np.ndarray, "... domains"]:
-        """Return the loss of each domain under a mixture, with draws under one mixture for each."""
+        """Return the loss of each domain under a mixture; draws of the law take one mixture each."""
         return self.floors + np.exp(self.offsets + (shares[..., None, :] @ self.slopes)[..., 0, :])
 
     def mean(self, shares: Float[np.ndarray, "... sources"]) -> Float[np.ndarray, "..."]:
@@ -69,10 +69,10 @@ def draw_mixtures(
 
 
 class Posterior:
-    """What the proxies say of the law: the probabilities of its parameters.
+    """Probabilities of the law's parameters, given the proxies.
 
-    The domains share the ratio of noise and prior, since few proxies tell little of one domain. Noise of a proxy, such
-    as that of its seed and its batches, is partly the same in all domains; any two have the mean correlation.
+    All domains share one ratio of noise to prior, since few proxies hardly determine it for a single domain. A proxy's
+    noise, from its seed and its batches, correlates between domains; each pair of domains has the mean correlation.
     """
 
     def __init__(self, shares: Shares, losses: Losses) -> None:
@@ -85,19 +85,19 @@ class Posterior:
         logs = np.log(self._of_floors.sum(axis=0)).sum(axis=0)
         self._of_ridges = np.exp(logs - logs.max())
         shared = self._shared_noise()
-        # Domains with the same noise are one witness, and not several.
+        # Domains with the same noise are not independent evidence.
         self._of_ridges **= 1 / shared
         self._of_mean, self._of_rest = shared, (losses.shape[1] - shared) / max(1, losses.shape[1] - 1)
 
     def _shared_noise(self) -> float:
-        """Return the variance of the sum of the domains' noises, as a multiple of that of independent noises."""
+        """Return the variance of the domains' summed noise over that of independent noise."""
         num_domains = self._losses.shape[1]
         _, hat, logs = self._most_probable()
         correlations = np.corrcoef((logs - hat @ logs).T).reshape(num_domains, num_domains)
         return float(np.clip(correlations.sum() / num_domains, 1.0, num_domains))
 
     def draw(self, num_draws: int, *, seed: int) -> MixtureLaw:
-        """Return laws that the proxies allow."""
+        """Return laws drawn from the posterior."""
         rng = np.random.default_rng(seed)
         num_proxies, num_domains = self._losses.shape
         chosen = rng.choice(len(RIDGES), num_draws, p=self._of_ridges / self._of_ridges.sum())
@@ -117,7 +117,7 @@ class Posterior:
         return MixtureLaw(floors, logs.mean(axis=2) - slopes @ self._middle, np.moveaxis(slopes, 1, 2))
 
     def errors(self) -> Float[np.ndarray, "domains"]:
-        """Return each domain's root mean square error for proxies that the fit leaves out, one at a time."""
+        """Return each domain's leave-one-out error: the root mean square over the proxies."""
         floor, hat, logs = self._most_probable()
         left_out = logs - (logs - hat @ logs) / (1 - np.diag(hat))[:, None]
         found: np.ndarray = np.sqrt(np.mean((floor + np.exp(left_out) - self._losses) ** 2, axis=0))
@@ -144,7 +144,7 @@ class Posterior:
         return found
 
     def _rest(self, logs: Float[np.ndarray, "*rows proxies"], ridge: float | np.ndarray) -> Float[np.ndarray, "*rows"]:
-        """Return the sum of squares that a regression of each row leaves, with that of its slopes."""
+        """Return each row's residual sum of squares, with the penalty of its slopes."""
         centred = logs - logs.mean(axis=-1, keepdims=True)
         found: np.ndarray = (centred**2).sum(axis=-1) - ((centred @ self._left) ** 2 * self._kept(ridge)).sum(axis=-1)
         return found
@@ -193,12 +193,12 @@ class SearchedMixture:
     shares: Float[np.ndarray, "sources"]
     share_intervals: Float[np.ndarray, "2 sources"]
     gain: float
-    """Predicted fall of the mean loss against the first proxy's mixture."""
+    """Predicted loss of the first proxy's mixture minus that of the best one, mean over domains."""
     gain_interval: tuple[float, float]
 
 
 def search(law: MixtureLaw, natural: Bounds, lower: Bounds, upper: Bounds) -> SearchedMixture:
-    """Return the mixture within the bounds that is best on average over draws of the law."""
+    """Return the mixture within the bounds with the best mean over draws of the law."""
     joined = MixtureLaw(law.floors.ravel(), law.offsets.ravel(), np.moveaxis(law.slopes, 1, 0).reshape(len(lower), -1))
     best = best_mixture(joined, lower, upper)
     gains = law.mean(natural) - law.mean(best)
