@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -226,8 +226,10 @@ def check_examples(label: str, task: "ConfigurableTask") -> None:
     wanted = task.config.num_fewshot or 0
     if not wanted:
         return
-    rows = [json.dumps(row, sort_keys=True, default=str) for row in task.fewshot_docs()]
-    shares_rows = task.fewshot_cfg.split == SCORED_SPLIT
+    rows = _as_texts(task.fewshot_docs())
+    split = task.fewshot_cfg.split
+    # A class names no split, and may draw from the rows that it scores.
+    shares_rows = split == SCORED_SPLIT if split is not None else rows == _as_texts(task.eval_docs)
     # Neither an item nor its copies are worked examples of the item.
     most_copies = max(collections.Counter(rows).values(), default=0) if shares_rows else 0
     if len(rows) - most_copies < wanted:
@@ -236,6 +238,10 @@ def check_examples(label: str, task: "ConfigurableTask") -> None:
             f"{label}: num_fewshot is {wanted}, and there are {len(rows) - most_copies} rows{besides}; lower "
             "num_fewshot, or name more rows as fewshot_items."
         )
+
+
+def _as_texts(rows: Iterable[Any]) -> list[str]:
+    return [json.dumps(row, sort_keys=True, default=str) for row in rows]
 
 
 def right_choice(label: str, task: Any, doc: Any) -> int:

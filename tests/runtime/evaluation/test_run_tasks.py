@@ -403,6 +403,15 @@ def test_more_examples_than_rows_are_an_error_that_counts_copies_of_an_item(tmp_
         run_specs(make_harness, [TaskSpec("arc_easy", 3)], few, limit=2)
 
 
+def test_a_class_that_draws_examples_from_its_scored_rows_needs_more_rows_than_examples(own):
+    folder, files = own
+    num_rows = len(Path(files.scored["classed"]).read_text().splitlines())
+    spec = TaskSpec(str(folder / "classed.yaml"), num_rows, items="items")
+    harness = SimpleNamespace(num_truncated={}, rank=0, world_size=1, check_requests=lambda _: None)
+    with expect_error(TaskItemsError):
+        run_tasks(lambda: harness, [task_of(spec)], files, limit=2)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
