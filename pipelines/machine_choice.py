@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
@@ -23,6 +24,7 @@ from pipelines.length import PARTS, evaluated_tokens, in_figures, main_line_toke
 from pipelines.scales import BatchSize, Scale
 from pipelines.sizes import SCALES, scale_at
 from runtime.cache_folder import cache_folder, keep
+from runtime.cost import expected, roofline
 from runtime.cost.chips import GIB, REACHED_SHARE_OF_PEAK, slice_of
 from runtime.cost.compiler import sources_digest
 from runtime.cost.expected import expected_memory, fits, planned_seconds, seconds_at_share
@@ -39,6 +41,8 @@ Compiles = Literal["none", "largest", "all"]
 CHOICES = "machine-choices"
 """Name of the cache folder of choices that were compiled."""
 COMPILED_WITH = ("jax", "jaxlib")
+CHOSEN_BY = tuple(Path(file) for file in (__file__, expected.__file__, roofline.__file__))
+"""Sources of the figures in a choice, beside those that make and compile programs."""
 TRIED_ABOVE = 1.1
 """Expected memory over a chip's up to which a compile is tried: the expectation is above the compilers' figures."""
 MOST_CORRECTIONS, HOURS_TOLERANCE = 8, 0.01
@@ -404,9 +408,11 @@ def _is_v5e(machines: Resources) -> bool:
 
 
 def _key(scale: Scale) -> str:
-    """Return the name of a choice: a hash over its programs, the compiler's versions and the code that it compiles."""
+    """Return the name of a choice: a hash over its programs, the compiler's versions, and the code behind both."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in COMPILED_WITH]
     programs = [to_json(request_for(scale, program, "none", 1)) for program in PROGRAMS]
     digest = hashlib.sha256(json.dumps([versions, programs, list(Choice.model_fields)]).encode())
     digest.update(sources_digest())
+    for path in CHOSEN_BY:
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:32]

@@ -1,5 +1,7 @@
 """Machine choice: remat and micro-batches by machine, what is kept of a compile, and what a plan says."""
 
+from pathlib import Path
+
 import pytest
 
 from marin_dag.errors import UserError
@@ -23,6 +25,7 @@ from pipelines.machine_choice import (
 )
 from pipelines.scales import LAPTOP
 from pipelines.sizes import SCALES, scale_at
+from runtime.cost import expected, roofline
 from runtime.cost.chips import GPUS
 from runtime.cost.request import Compiled, DoesNotFit
 from tests.catalogue import check_message, expect_error
@@ -146,6 +149,17 @@ def test_the_largest_step_is_compiled_and_smaller_ones_take_its_micro_batches(co
     number = len(compiled)
     assert placed_on(scale, H100, compiles="largest") == every and len(compiled) == number
     # Another length has other batches, or the same programs.
+    assert choice_for(placed_on(SMALL, H100)).compiles == "none"
+
+
+@pytest.mark.parametrize("module", [expected, roofline, machine_choice])
+def test_a_choice_is_not_kept_past_an_edit_of_the_figures_behind_it(compiled, module, tmp_path, monkeypatch):
+    placed_on(SMALL, H100, compiles="largest")
+    assert choice_for(placed_on(SMALL, H100)).compiles == "largest"
+    edited = tmp_path / "edited.py"
+    edited.write_bytes(Path(module.__file__).read_bytes() + b"# edited\n")
+    paths = [edited if path == Path(module.__file__) else path for path in machine_choice.CHOSEN_BY]
+    monkeypatch.setattr(machine_choice, "CHOSEN_BY", paths)
     assert choice_for(placed_on(SMALL, H100)).compiles == "none"
 
 
