@@ -156,7 +156,7 @@ def tokens_for(hours: float, name: str, machines: Resources, *, num_sources: int
 
 
 def placed_on(scale: Scale, machines: Resources, *, compiles: Compiles = "none") -> Scale:
-    """Return a scale on some machines, with the choice for them; CPUs keep its settings.
+    """Return a scale on some machines, with the choice for them; those of unknown memory keep its settings.
 
     Raises:
         UserError: a training step does not fit in any way that was tried, or its batch cannot be shared.
@@ -188,13 +188,16 @@ def _moved(scale: Scale, machines: Resources) -> Scale:
 
 def _is_known(scale: Scale) -> bool:
     """Return whether peak and memory of a scale's machines are known."""
-    return not isinstance(scale.main_resources, Cpu)
+    try:
+        return not isinstance(scale.main_resources, Cpu) and bool(slice_named(scale.main_resources))
+    except ValueError:
+        return False
 
 
 def choice_for(scale: Scale, *, compiles: Compiles = "none") -> Choice | None:
     """Return the choice for the machines that a scale is on, as a compile before left it or from `compiles`.
 
-    CPUs have none. A choice from compiled programs is kept.
+    Machines of unknown memory have none. A choice from compiled programs is kept.
     """
     if not _is_known(scale):
         return None
@@ -213,7 +216,7 @@ def choice_line(scale: Scale) -> str:
     """Return a sentence on the choice for a scale's machines, and where its memory is from."""
     choice = choice_for(scale)
     if choice is None:
-        return "remat and micro-batches are the scale's own"
+        return f"the memory of {scale.main_resources} is not known, so remat and micro-batches are the scale's own"
     numbers = ", ".join(
         f"{number} ({program.phases})" for program, number in zip(PROGRAMS, choice.num_microbatches, strict=True)
     )

@@ -23,7 +23,6 @@ from pipelines.machine_choice import (
     tokens_for,
     with_kernels,
 )
-from pipelines.scales import LAPTOP
 from pipelines.sizes import SCALES, scale_at
 from runtime.cost import expected, roofline
 from runtime.cost.chips import GPUS
@@ -79,7 +78,9 @@ def test_eight_times_the_machines_take_an_eighth_of_the_time():
 
 
 @pytest.mark.parametrize(
-    ("hours", "machines"), [(1.0, Cpu(2)), (1e300, H100), (1.0, Tpu("v6e-64"))], ids=["cpus", "too-many", "too-few"]
+    ("hours", "machines"),
+    [(1.0, Cpu(2)), (1.0, Gpu("L40S", 1)), (1e300, H100), (1.0, Tpu("v6e-64"))],
+    ids=["cpus", "another-gpu", "too-many", "too-few"],
 )
 def test_hours_for_which_no_length_is_found_are_refused(hours, machines):
     with expect_error(UserError):
@@ -96,9 +97,11 @@ def test_every_step_runs_on_the_machines_and_what_cannot_be_shared_on_one_host()
     assert placed_on(SCALES["8b"], Tpu("v5p-512")).kestrel_scatter_kernel == "xla"
 
 
-def test_cpus_keep_the_settings_of_the_scale():
-    scale = placed_on(LAPTOP, Cpu(2))
-    assert (scale.remat, scale.batches) == (LAPTOP.remat, LAPTOP.batches)
+@pytest.mark.parametrize("machines", [Cpu(2), Gpu("L40S", 1)], ids=["cpus", "another-gpu"])
+def test_machines_of_unknown_memory_keep_the_settings_of_the_scale(machines):
+    scale = placed_on(SMALL, machines)
+    assert (scale.remat, scale.batches, scale.main_resources) == (SMALL.remat, SMALL.batches, machines)
+    assert times_of(scale, 8) == []
     check_message(choice_line(scale))
 
 
