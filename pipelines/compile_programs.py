@@ -89,6 +89,19 @@ def size_of(request: CompileRequest) -> int:
     return expected_memory(request) if request.step == "train" else request.global_batch_size
 
 
+def stands_for(larger: CompileRequest, smaller: CompileRequest) -> bool:
+    """Return whether a program takes at least the memory of another one of its kind, and about its time a token.
+
+    The time is that of its micro-batches: it has at least as many, of at least as many sequences.
+    """
+    return (
+        kind_of(larger) == kind_of(smaller)
+        and larger.num_microbatches >= smaller.num_microbatches
+        and larger.global_batch_size * smaller.num_microbatches >= smaller.global_batch_size * larger.num_microbatches
+        and size_of(larger) >= size_of(smaller)
+    )
+
+
 def slice_of_step(step: Step[Any]) -> tuple[str, int]:
     """Return the name of a step's slice or GPUs, and the number of slices."""
     resources = step.resources

@@ -1,14 +1,14 @@
 """Compile report: what `--dry-run --compile` prints of programs compiled for each phase's own machines.
 
-The phases are the main line, or a selection. Phases whose programs differ only in arguments share one compile. Programs
-that differ only in batch, micro-batches or state are of one kind. If the largest program of a kind fits, its figures
-also serve the smaller ones; `--compile-all` compiles each.
+The phases are those of the main line, or of a selection. Phases with equal programs (they differ only in arguments of
+the program) share one compile. Of programs that differ in batch, micro-batches or state, a larger one that fits stands
+for smaller ones, unless all are asked for.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from marin_dag.cli.session import Session
@@ -16,7 +16,16 @@ from marin_dag.errors import UserError
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short
-from pipelines.compile_programs import Kind, cures, kind_of, programs_of, scoring_programs, settings, size_of
+from pipelines.compile_programs import (
+    Kind,
+    cures,
+    kind_of,
+    programs_of,
+    scoring_programs,
+    settings,
+    size_of,
+    stands_for,
+)
 from pipelines.output import aligned
 from pipelines.phases import fork_names, main_line_first, main_line_of, own_steps, phases_in, run_phases_in
 from runtime.cache_folder import cache_folder
@@ -81,7 +90,8 @@ def report(session: Session, plan: Plan) -> None:
     }
     programs = {name: programs_of(phases[name], evaluation=evaluations.get(name)) for name in names}
     users = _users(programs, [step for step in every if whole and plan[step.name].is_selected])
-    outcomes = _outcomes(users, every=whole)
+    validations = {its["validation"] for its in programs.values() if "validation" in its}
+    outcomes = _outcomes(users, exact=set(users) if whole else validations)
     fitting = [name for name, its in programs.items() if isinstance(_of_kind(its["train"], outcomes)[1], Compiled)]
     lines = ["", f"Compiled for machines that are not here; cached in {cache_folder(COMPILED)}."]
     for request, outcome in outcomes.items():
@@ -109,28 +119,39 @@ def _users(programs: Programs, selected: Sequence[Step[Any]]) -> dict[CompileReq
     return found
 
 
-def _outcomes(requests: Iterable[CompileRequest], *, every: bool) -> dict[CompileRequest, Outcome]:
-    """Return outcomes by program: of each kind from the largest to the first that fits, or with `every` of all."""
+def _outcomes(requests: Iterable[CompileRequest], *, exact: Set[CompileRequest]) -> dict[CompileRequest, Outcome]:
+    """Return the outcomes of the programs for which no other one that fits stands, and of those in `exact`."""
     kinds: dict[CompileRequest, list[CompileRequest]] = {}
     for request in requests:
         kinds.setdefault(kind_of(request), []).append(request)
-    waiting = [sorted(of_kind, key=size_of, reverse=True) for of_kind in kinds.values()]
+    waiting = [request for of_kind in kinds.values() for request in sorted(of_kind, key=_size_and_batch, reverse=True)]
     found: dict[CompileRequest, Outcome] = {}
     while waiting:
-        left = sum(map(len, waiting)) if every else len(waiting)
-        request = waiting[0].pop(0)
-        found[request] = outcome_with_progress(request, f"{len(found) + 1} of {len(found) + left} programs")
-        if not waiting[0] or (isinstance(found[request], Compiled) and not every):
-            waiting.pop(0)
+        left = [each for number, each in enumerate(waiting) if each in exact or not _is_covered(each, waiting[:number])]
+        request = waiting.pop(0)
+        found[request] = outcome_with_progress(request, f"{len(found) + 1} of {len(found) + len(left)} programs")
+        fitting = [each for each, outcome in found.items() if isinstance(outcome, Compiled)]
+        waiting = [each for each in waiting if each in exact or not _is_covered(each, fitting)]
     return found
+
+
+def _size_and_batch(request: CompileRequest) -> tuple[int, int]:
+    return size_of(request), request.global_batch_size
+
+
+def _is_covered(request: CompileRequest, others: Iterable[CompileRequest]) -> bool:
+    return any(stands_for(other, request) for other in others)
 
 
 def _of_kind(request: CompileRequest, outcomes: Mapping[CompileRequest, Outcome]) -> tuple[CompileRequest, Outcome]:
     """Return a program with its outcome, or else the compiled program of its kind."""
     if request in outcomes:
         return request, outcomes[request]
-    found = [(other, outcome) for other, outcome in outcomes.items() if kind_of(other) == kind_of(request)]
-    return found[-1]
+    return next(
+        (other, outcome)
+        for other, outcome in outcomes.items()
+        if isinstance(outcome, Compiled) and stands_for(other, request)
+    )
 
 
 def outcome_with_progress(request: CompileRequest, place: str) -> Outcome:

@@ -1,8 +1,8 @@
 """Machine choice: remat and micro-batches for a scale's machines, and the time of its training steps.
 
-The choice is the remat with the faster training steps, and the fewest micro-batches that fit. Memory and time come from
-compiled programs if a compile was cached, otherwise from `runtime.cost.expected`. The choice itself is not part of
-identity; the length that follows from `--hours` is.
+Of the values of remat, the choice is the one whose steps are planned to be faster, in the fewest micro-batches that
+fit. Memory and time are those of compiled programs where a compile of them was kept, else those of
+`runtime.cost.expected`. None of it is identity: a length in hours counts on no kept compile.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
@@ -23,6 +24,7 @@ from pipelines.length import PARTS, evaluated_tokens, in_figures, main_line_toke
 from pipelines.scales import BatchSize, Scale
 from pipelines.sizes import SCALES, scale_at
 from runtime.cache_folder import cache_folder, keep
+from runtime.cost import expected, roofline
 from runtime.cost.chips import GIB, REACHED_SHARE_OF_PEAK, slice_of
 from runtime.cost.compiler import sources_digest
 from runtime.cost.expected import expected_memory, fits, planned_seconds, seconds_at_share
@@ -39,6 +41,8 @@ Compiles = Literal["none", "largest", "all"]
 CHOICES = "machine-choices"
 """Name of the cache folder for choices from compiled programs."""
 COMPILED_WITH = ("jax", "jaxlib")
+CHOSEN_BY = tuple(Path(file) for file in (__file__, expected.__file__, roofline.__file__))
+"""Sources of the figures in a choice, beside those that make and compile programs."""
 TRIED_ABOVE = 1.1
 """Try a compile up to this ratio of expected memory to a chip's, since compilers need less than expected."""
 MOST_CORRECTIONS, HOURS_TOLERANCE = 8, 0.01
@@ -87,70 +91,77 @@ class Time(NamedTuple):
     """Source of the time, for people."""
 
 
-def time_of(scale: Scale, num_sources: int) -> Time:
-    """Return the time of a scale on its machines, with `num_sources` held-out texts; raise UserError for CPUs."""
-    choice = choice_for(scale)
-    if choice is None:
-        raise UserError(
-            f"--hours: the speed of {scale.main_resources} is not known. Give the length as --tokens, such as "
-            "--tokens 100M."
-        )
+def times_of(scale: Scale, num_sources: int) -> list[Time]:
+    """Return the time of a scale with so many sources on its machines, and that by its compiled programs if known.
+
+    The first counts on no compile, so that it is the same everywhere. Machines of unknown speed have none.
+    """
+    kept = choice_for(scale)
+    if kept is None:
+        return []
+    times = [_expected_time(scale, num_sources)]
+    if kept.compiles != "none":
+        share = REACHED_SHARE[devices_on(scale.main_resources).platform]
+        hours = _hours(scale, kept.step_seconds, num_sources)
+        times.append(Time(hours, f"at {share:.0%} of the roofline of compiled programs"))
+    return times
+
+
+def _expected_time(scale: Scale, num_sources: int) -> Time:
+    choice = _chosen(scale, "none")
+    at_share = _seconds_at_share(scale)
+    share = f"at {REACHED_SHARE_OF_PEAK[devices_on(scale.main_resources).platform]:.0%} of the peak"
+    is_slower = any(found > least for found, least in zip(choice.step_seconds, at_share, strict=True))
+    basis = "at the bandwidth of memory and wires" if is_slower else share
+    return Time(_hours(scale, choice.step_seconds, num_sources), basis)
+
+
+def _seconds_at_share(scale: Scale) -> list[float]:
+    return [seconds_at_share(request_for(scale, program, "none", 1)) for program in PROGRAMS]
+
+
+def _hours(scale: Scale, step_seconds: Sequence[float], num_sources: int) -> float:
+    """Return the hours of all phases, whose `PROGRAMS` take these times a step, and of their evaluations."""
     batch = scale.batches[LARGEST.batch].global_batch_size
-    of_a_token = choice.step_seconds[PROGRAMS.index(LARGEST)] / (batch * scale.sequence_length)
+    of_a_token = step_seconds[PROGRAMS.index(LARGEST)] / (batch * scale.sequence_length)
     # A forward pass has a third of the products of a training step.
     evaluating = evaluated_tokens(scale, num_sources) * of_a_token / 3
-    hours = (_seconds_by(scale, choice.step_seconds) + evaluating) / 3_600
-    if choice.compiles != "none":
-        share = REACHED_SHARE[devices_on(scale.main_resources).platform]
-        return Time(hours, f"at {share:.0%} of the roofline of compiled programs")
-    requests = [
-        request_for(scale, program, choice.remat, number)
-        for program, number in zip(PROGRAMS, choice.num_microbatches, strict=True)
-    ]
-    if any(planned_seconds(request) > seconds_at_share(request) for request in requests):
-        return Time(hours, "at the bandwidth of memory and wires")
-    return Time(hours, f"at {REACHED_SHARE_OF_PEAK[devices_on(scale.main_resources).platform]:.0%} of the peak")
+    return (_seconds_by(scale, step_seconds) + evaluating) / 3_600
 
 
-def tokens_for(hours: float, name: str, machines: Resources, *, num_sources: int, compiles: Compiles = "none") -> int:
-    """Return the tokens of the main line that take a scale these hours on some machines.
+def tokens_for(hours: float, name: str, machines: Resources, *, num_sources: int) -> int:
+    """Return the tokens of the main line with which a scale is expected to take these hours on some machines.
 
-    Correct the tokens until the hours agree: batches grow with tokens, and the time with both.
+    They are an identity, so no kept compile counts. Batches grow with tokens, and the time with both, so the tokens are
+    corrected until the hours agree, from the most that the peak allows: batches of fewer might not divide.
 
     Raises:
         UserError: the speed of the machines is not known, or no length fits them or the hours.
     """
-    tokens = main_line_tokens(SCALES[name])
-    modes: tuple[Compiles, ...] = ("none", compiles)  # programs are compiled at about the final length only
-    for mode in modes:
-        for _ in range(MOST_CORRECTIONS):
-            scale = placed_on(scale_at(name, tokens), machines, compiles=mode)
-            found = time_of(scale, num_sources).hours
-            if abs(found / hours - 1) < HOURS_TOLERANCE:
-                break
-            if tokens * hours / found > LARGEST_COUNT:
-                raise UserError(
-                    f"--hours {hours:g}: more than {LARGEST_COUNT:.0e} tokens on {machines}. Use fewer hours."
-                )
-            tokens = in_figures(tokens * hours / found)
+    own = _moved(SCALES[name], machines)
+    if not _is_known(own):
+        raise UserError(
+            f"--hours: the speed of {machines} is not known. Give the length as --tokens, such as --tokens 100M."
+        )
+    most = main_line_tokens(own) * hours * 3_600 / _seconds_by(own, _seconds_at_share(own))
+    if most > LARGEST_COUNT:
+        raise UserError(f"--hours {hours:g}: more than {LARGEST_COUNT:.0e} tokens on {machines}. Use fewer hours.")
+    tokens = in_figures(most)
+    for _ in range(MOST_CORRECTIONS):
+        found = _expected_time(_moved(scale_at(name, tokens), machines), num_sources).hours
+        if abs(found / hours - 1) < HOURS_TOLERANCE:
+            break
+        tokens = in_figures(tokens * hours / found)
     return tokens
 
 
 def placed_on(scale: Scale, machines: Resources, *, compiles: Compiles = "none") -> Scale:
-    """Return a scale on some machines, with their choice; on CPUs the scale keeps its settings.
+    """Return a scale on some machines, with the choice for them; those of unknown memory keep its settings.
 
     Raises:
         UserError: a training step does not fit in any way that was tried, or its batch cannot be shared.
     """
-    scale = dataclasses.replace(
-        scale,
-        kestrel_resources=machines,
-        # Only v5e gains by another kernel.
-        kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
-        main_resources=machines,
-        branch_resources=machines,
-        scoring_resources=one_host_of(machines),
-    )
+    scale = _moved(scale, machines)
     choice = choice_for(scale, compiles=compiles)
     if choice is None:
         return scale
@@ -163,12 +174,32 @@ def placed_on(scale: Scale, machines: Resources, *, compiles: Compiles = "none")
     )
 
 
+def _moved(scale: Scale, machines: Resources) -> Scale:
+    return dataclasses.replace(
+        scale,
+        kestrel_resources=machines,
+        # Only v5e gains by another kernel.
+        kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
+        main_resources=machines,
+        branch_resources=machines,
+        scoring_resources=one_host_of(machines),
+    )
+
+
+def _is_known(scale: Scale) -> bool:
+    """Return whether peak and memory of a scale's machines are known."""
+    try:
+        return not isinstance(scale.main_resources, Cpu) and bool(slice_named(scale.main_resources))
+    except ValueError:
+        return False
+
+
 def choice_for(scale: Scale, *, compiles: Compiles = "none") -> Choice | None:
     """Return the choice for a scale's machines: the cached one, or a new one by `compiles`; None for CPUs.
 
-    Cache a choice from compiled programs.
+    Machines of unknown memory have none. A choice from compiled programs is kept.
     """
-    if isinstance(scale.main_resources, Cpu):
+    if not _is_known(scale):
         return None
     place = cache_folder(CHOICES) / f"{_key(scale)}.json"
     if place.exists():
@@ -185,7 +216,7 @@ def choice_line(scale: Scale) -> str:
     """Return a line on the choice for a scale's machines, with the source of its memory figures."""
     choice = choice_for(scale)
     if choice is None:
-        return "remat and micro-batches are the scale's own"
+        return f"the memory of {scale.main_resources} is not known, so remat and micro-batches are the scale's own"
     numbers = ", ".join(
         f"{number} ({program.phases})" for program, number in zip(PROGRAMS, choice.num_microbatches, strict=True)
     )
@@ -380,9 +411,11 @@ def _is_v5e(machines: Resources) -> bool:
 
 
 def _key(scale: Scale) -> str:
-    """Return the name of a choice: a hash over its programs, the compiler's versions and the code that it compiles."""
+    """Return the name of a choice: a hash over its programs, the compiler's versions, and the code behind both."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in COMPILED_WITH]
     programs = [to_json(request_for(scale, program, "none", 1)) for program in PROGRAMS]
     digest = hashlib.sha256(json.dumps([versions, programs, list(Choice.model_fields)]).encode())
     digest.update(sources_digest())
+    for path in CHOSEN_BY:
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:32]

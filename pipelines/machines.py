@@ -8,7 +8,7 @@ from runtime.cost.chips import GPUS
 
 MACHINES = "cpu:CORES, GPU:COUNT, TPU-SLICE, or NUMBERx before one"
 EXAMPLES = "such as cpu:4, H100:1, 4xH200:8 or v6e-8"
-KNOWN = f"Known GPUs: {', '.join(GPUS)}; TPUs: {', '.join(TOPOLOGIES)}."
+KNOWN = f"Known GPUs: {', '.join(GPUS)}, another by Ray's name as gpu:NAME:COUNT; TPUs: {', '.join(TOPOLOGIES)}."
 _MACHINES = re.compile(
     r"(?:(?P<number>\d+) ?x ?)?(?:(?P<platform>cpu|gpu|tpu):)?(?P<name>[A-Za-z0-9_.-]+?)(?::(?P<count>\d+))?"
 )
@@ -35,7 +35,8 @@ def _machines(number: str | None, platform: str | None, name: str, count: str | 
         return Cpu(int(name), times)
     if platform in (None, "tpu") and count is None and name.rpartition("-")[0] in TOPOLOGIES:
         return Tpu(name, times)
-    kind = {known.lower(): known for known in GPUS}.get(name.lower())
-    if platform in (None, "gpu") and count is not None and kind is not None:
+    # Peak and memory of another GPU are not known, and a bare name may be a slip.
+    kind = {known.lower(): known for known in GPUS}.get(name.lower(), name if platform == "gpu" else None)
+    if platform in (None, "gpu") and count is not None and kind is not None and not name.isdigit():
         return Gpu(kind, int(count), times)
     return None

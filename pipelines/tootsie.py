@@ -17,14 +17,13 @@ from pathlib import Path
 
 from marin_dag.cli.session import Session
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Cpu
 from marin_dag.graph.step import Step
 from marin_dag.plan.plan import Plan
 from marin_dag.quantities import in_short, typed_count
 from pipelines import mixtures, recipe
 from pipelines.corpus import CORPORA, Corpus, corpus_of, sources_at
 from pipelines.length import hours_named, main_line_tokens, tokens_named
-from pipelines.machine_choice import Compiles, choice_line, placed_on, time_of, tokens_for
+from pipelines.machine_choice import Compiles, choice_line, placed_on, times_of, tokens_for
 from pipelines.machines import MACHINES, resources_named
 from pipelines.reporting import report_on
 from pipelines.scales import Scale
@@ -84,7 +83,6 @@ def _chosen_tokens(arguments: argparse.Namespace) -> int | None:
         arguments.scale,
         resources_named(arguments.on),
         num_sources=_num_sources(arguments),
-        compiles=_compiles(arguments),
     )
 
 
@@ -332,8 +330,7 @@ def plan_notes(session: Session, plan: Plan) -> None:
 
 def _print_machines(scale: Scale, num_sources: int) -> None:
     machines = scale.main_resources
-    if not isinstance(machines, Cpu):
-        hours, basis = time_of(scale, num_sources)
+    for hours, basis in times_of(scale, num_sources):
         print(
             f"time     {hours:,.2f} hours, {hours * machines_of(machines).num_devices:,.2f} chip-hours, for all phases "
             f"and their evaluations on held-out text, {basis}; without data, scores and restarts"

@@ -286,6 +286,19 @@ def test_by_default_the_largest_program_of_each_kind_stands_for_smaller_ones(tmp
     assert sizes[:3] == [1024, 4096, 3072], "a smaller one is compiled where the largest does not fit"
 
 
+def test_a_step_in_more_micro_batches_or_with_more_memory_is_compiled_itself(tmp_path, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(compile_report, "outcome_of", lambda request: (asked.append(request), (COMPILED, False))[1])
+    printed = dry_run(capsys, tmp_path, "--compile", "--set", "starling.num_microbatches=4")
+    train = [(request.global_batch_size, request.num_microbatches) for request in asked if request.step == "train"]
+    assert train == [(1024, 1), (3072, 1), (4096, 4)]
+    assert "< " not in printed.out.partition("\nphase ")[2].partition("\n\n")[0]
+    asked.clear()
+    dry_run(capsys, tmp_path, "--compile", "--set", "ocelot.num_microbatches=3", "--set", "starling.num_microbatches=4")
+    train = [(request.global_batch_size, request.num_microbatches) for request in asked if request.step == "train"]
+    assert train == [(1024, 1), (4096, 4)], "as many sequences at a time, and more of them"
+
+
 def test_a_failed_compile_is_one_message_without_a_traceback(tmp_path, capsys, monkeypatch):
     def outcome_of(asked):
         raise RuntimeError(
@@ -390,6 +403,14 @@ def test_held_out_text_is_counted_beside_the_state_of_the_run_that_measures_it(t
     outcome[0] = DoesNotFit("too large")
     printed = dry_run(capsys, tmp_path, "--compile-all", "--set", "kestrel.model_parallel=2").out
     assert "--set kestrel.validate_every_steps=0" in printed
+
+
+def test_a_larger_evaluation_does_not_stand_for_the_held_out_text_of_the_run(tmp_path, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(compile_report, "outcome_of", lambda request: (asked.append(request), (COMPILED, False))[1])
+    printed = dry_run(capsys, tmp_path, "--compile", "--set", "ema_eval/kestrel.windows_per_batch=1024").out
+    assert {1024, 512} <= {request.global_batch_size for request in asked if request.step == "eval"}
+    assert [line for line in printed.splitlines() if line.startswith("  while it trains ") and line.endswith("kestrel")]
 
 
 def test_phases_that_do_not_fit_each_get_their_own_cure_and_none_undoes_another(tmp_path, capsys, monkeypatch):

@@ -160,12 +160,12 @@ def test_a_model_that_cannot_be_represented_is_refused_by_name(folder, tmp_path,
 
 
 def test_machines_are_named_in_words():
-    named = ("cpu:4", "gpu:H100:2", "tpu:v6e-8", "H100:1", "h200:8", "64xH100:8", "A100-80G:1", "2xv5litepod-256")
+    named = ("cpu:4", "gpu:L40S:2", "tpu:v6e-8", "H100:1", "h200:8", "64xH100:8", "A100-80G:1", "2xv5litepod-256")
     assert [resources_named(text) for text in named] == [
-        Cpu(4), Gpu("H100", 2), Tpu("v6e-8"), Gpu("H100", 1), Gpu("H200", 8), Gpu("H100", 8, num_hosts=64),
+        Cpu(4), Gpu("L40S", 2), Tpu("v6e-8"), Gpu("H100", 1), Gpu("H200", 8), Gpu("H100", 8, num_hosts=64),
         Gpu("A100-80G", 1), Tpu("v5litepod-256", num_slices=2),
     ]  # fmt: skip
-    for wrong in ("gpu::1", "gpu:H100", "cpu:-1", "v6e-7", "0xH100:1", "H100", "tpu:H100:1", "H1000:1", "gpu:V100:1"):
+    for wrong in ("gpu::1", "gpu:H100", "cpu:-1", "v6e-7", "0xH100:1", "H100", "tpu:H100:1", "H1000:1", "gpu:8:1"):
         with expect_error(UserError):
             resources_named(wrong)
 

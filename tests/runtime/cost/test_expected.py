@@ -59,7 +59,7 @@ def request(size, slices, batch, averages, dtype, attention, remat, number):
 @pytest.mark.parametrize("row", COMPILED)
 def test_the_expected_memory_is_a_little_above_the_compilers(row):
     *of, peak = row
-    assert peak < expected_memory(request(*of)) / GIB < 1.3 * peak
+    assert 1.02 * peak < expected_memory(request(*of)) / GIB < 1.3 * peak
 
 
 def test_unnamed_attention_is_that_which_the_machines_have():
