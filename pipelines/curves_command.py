@@ -39,10 +39,12 @@ def curves(session: Session) -> Shown:
     graph, parsed = session.graph(), session.parsed
     phases, exports = wanted_phases(session, graph), _exports(session)
     listing = _Listing(session, graph, phases, exports)
-    lines = listing.lines()
-    is_made = bool(listing.shown) or not (exports or parsed.page)
-    page = (lambda: listing.page(f"Curves of {session.pipeline}")) if listing.shown else None
-    return Shown(lines, NOTHING_WOULD_RUN if is_made and not listing.is_damaged else FAILED, page=page)
+
+    def code() -> int:
+        is_made = bool(listing.shown) or not (exports or parsed.page)
+        return NOTHING_WOULD_RUN if is_made and not listing.is_damaged else FAILED
+
+    return Shown(listing.lines(), code, page=listing.page)
 
 
 class _Listing:
@@ -61,13 +63,15 @@ class _Listing:
         """Whether the newest checkpoint of some phase is damaged."""
         self._layers: list[LayerNorms] = []
 
-    def lines(self) -> list[str]:
-        """Return the lines of all phases, and notes below them; export the curves."""
-        lines = [f"{name:<{self._width}}  {line}" for digest in self._phases for name, line in self._lines_of(digest)]
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of each phase as soon as it is read, and notes below them; export the curves."""
+        for digest in self._phases:
+            for name, line in self._lines_of(digest):
+                yield f"{name:<{self._width}}  {line}"
         if not self.shown and not self.is_damaged:
             where = self._session.store.prefix
-            lines.append(f"nothing of these phases is saved under {where} as the recipe is now, so there are no curves")
-        return [*lines, *shared_notes(self.shown), *dict.fromkeys(self._commands), *self._without_norms()]
+            yield f"nothing of these phases is saved under {where} as the recipe is now, so there are no curves"
+        yield from (*shared_notes(self.shown), *dict.fromkeys(self._commands), *self._without_norms())
 
     def _lines_of(self, digest: str) -> Iterator[tuple[str, str]]:
         """Yield name and text of the lines of one digest."""
@@ -108,17 +112,19 @@ class _Listing:
 
     def _without_norms(self) -> list[str]:
         """Return a note on the phases of the page that have logged too few norms."""
-        from runtime.report.norm_plots import FEWEST_STEPS
-
         drawn = {norms.phase for norms in self._layers}
         missing = [names[0] for names in self.shown if names[0] not in drawn]
         if self._session.parsed.page is None or not missing:
             return []
+        from runtime.report.norm_plots import FEWEST_STEPS  # needs Bokeh, which curves without a page do not
+
         few = f"fewer than {FEWEST_STEPS} steps up to the newest checkpoint have logged norms (norms_every_steps)"
         return [f"no gradients are drawn of {', '.join(missing)}: {few}"]
 
-    def page(self, title: str) -> str:
+    def page(self) -> str | None:
         """Return a page with the curves of the listed phases, and the gradient norms of phases that logged them."""
+        if not self.shown:
+            return None
         from pipelines.run_curves import logged_phases
         from runtime.report.curve_plots import page
 
@@ -126,6 +132,7 @@ class _Listing:
         for phase in logged_phases(self._session, self._graph, self.shown):
             phase.refresh()
             lines += phase.lines()
+        title = f"Curves of {self._session.pipeline}"
         return page(title, lines, self._layers, [*self._without_norms(), *shared_notes(self.shown)])
 
 

@@ -23,12 +23,13 @@ class Shown(NamedTuple):
     """Output of a command: lines for people, JSON data, a page."""
 
     lines: Iterable[str] = ()
-    code: int = NOTHING_WOULD_RUN
-    """The exit code."""
+    """Printed one by one, as they come."""
+    code: int | Callable[[], int] = NOTHING_WOULD_RUN
+    """The exit code, or returns it after the lines."""
     document: Callable[[], Any] | None = None
-    """Makes the data that `--json` prints instead of the lines."""
-    page: Callable[[], str] | None = None
-    """Makes the page that `--page` writes; None if there is nothing to draw."""
+    """Returns the data that `--json` prints instead of the lines."""
+    page: Callable[[], str | None] | None = None
+    """Returns the page that `--page` writes, after the lines; None if there is nothing to draw."""
 
 
 def command(
@@ -56,10 +57,11 @@ def command(
             else:
                 for line in shown.lines:
                     print(line)
-            if path is not None and shown.page is not None:
-                write_page(path, shown.page())
-                print(f"drawn: {path}", file=sys.stderr if is_json else sys.stdout)  # stdout: only JSON
-            return shown.code
+            page = None if path is None or shown.page is None else shown.page()
+            if path is not None and page is not None:
+                write_page(path, page)
+                print(f"drawn: {path}", file=sys.stderr if is_json else sys.stdout)  # the JSON is alone
+            return shown.code() if callable(shown.code) else shown.code
 
         return engine_command(usage, help, options, own=every)(run)
 

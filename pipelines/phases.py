@@ -140,4 +140,9 @@ def attempt_events(store: Store, digest: str) -> Iterator[list[dict[str, Any]]]:
     from runtime.tracking.events import is_of_first_host, read_events  # imported here: too heavy for a plan
 
     paths = sorted(entry.path for entry in store.list(f"work/{digest}/events") if is_of_first_host(entry.path))
-    return (read_events(store.url(path)) for path in paths)
+    for path in paths:
+        try:
+            yield read_events(store.url(path))
+        except ValueError as error:
+            reason = f"is no log of events ({error}). Move the file away to go on without its speed, alarms and stalls."
+            raise UserError(f"{store.url(path)} {reason}") from error

@@ -69,6 +69,8 @@ class LineDisplay:
         self._lock = threading.Lock()
         """Guards the starts."""
         self._has_ended = threading.Event()
+        self._failure: Exception | None = None
+        """Error of the thread that prints starts; the next call raises it where the driver hears it."""
         self._watch = threading.Thread(target=self._watch_starts, daemon=True)
 
     def __enter__(self) -> object:
@@ -79,6 +81,8 @@ class LineDisplay:
         """Stop printing; the last table stays on the terminal."""
         self._has_ended.set()
         self._watch.join()
+        if exception == (None, None, None):
+            self._raise_failure()
 
     def begin(self, names: Sequence[str]) -> None:
         """Set the steps that will run."""
@@ -94,6 +98,7 @@ class LineDisplay:
 
     def event(self, name: str, what: str, detail: str) -> None:
         """Print a line; delay the line for a start until the step has run for `SHORT_SECONDS`."""
+        self._raise_failure()
         with self._lock:
             start = self._starts.pop(name, None)
             if what == "started":
@@ -121,8 +126,16 @@ class LineDisplay:
                     self._line(name, "started", start.detail, clock=start.clock)
 
     def _watch_starts(self) -> None:
-        while not self._has_ended.wait(SHORT_SECONDS / 4):
-            self.show_starts()
+        try:
+            while not self._has_ended.wait(SHORT_SECONDS / 4):
+                self.show_starts()
+        except Exception as error:
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def began(self, name: str, moment: float) -> None:
         """Correct the start time of a running step, on the monotonic clock."""
@@ -131,6 +144,7 @@ class LineDisplay:
                 self._starts[name] = self._starts[name]._replace(moment=moment)
 
     def progress(self, name: str, progress: Progress) -> None:
+        self._raise_failure()
         now = time.monotonic()
         left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
         is_due = now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS

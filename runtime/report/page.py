@@ -34,7 +34,5 @@ def with_run(page: str, run: Markup) -> str:
     """Return a report's page with the section `run` in the place of the link to it."""
     before, found, after = page.partition(_RUN)
     if not found:
-        raise ValueError(
-            "the report has no place for its run: an older version wrote it; write it again: --force report."
-        )
+        raise ValueError("the report has no place for its run: an older version wrote it.")
     return f"{before}{_RUN}{run}{after[after.index('</section>') :]}"

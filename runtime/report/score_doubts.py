@@ -2,12 +2,17 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from runtime.evaluation.task_score import SUSPICIOUS_NUM_ITEMS
 from runtime.evaluation.uncertainty import is_noise, minimum_detectable_difference
-from runtime.report.contents import Evaluation, Export, Report, Score, leading, mean
+from runtime.report.contents import Evaluation, Export, Phase, Report, Score, leading, mean
 
+FALLEN_STANDARD_ERRORS = 6.0
+FEWEST_TASKS = 4
+"""Least number of tasks in common, to compare one with the others."""
+RISING_SHARE = 0.75
+"""Share of the other tasks that must have risen."""
 AVERAGE_BEHIND = 1.05
 """Factor on the bits per byte of the weights. An average of recent weights is within 3 % of them."""
 MOST_NAMED = 5
@@ -18,7 +23,8 @@ def doubts(report: Report) -> list[str]:
     """Return sentences on single scores in their order, then on pairs of models, then on averages."""
     scores = report.scores
     found = [f"{score.export}, {score.measure}: {score.warning}" for score in scores if score.warning]
-    return [*found, *_repeated(scores, report.exports), *_averages(report.evaluations)]
+    repeated, fallen = _repeated(scores, report.exports), _fallen(scores, report.exports, report.phases)
+    return [*found, *repeated, *fallen, *_averages(report.evaluations)]
 
 
 def noise(scores: Sequence[Score]) -> str:
@@ -58,6 +64,37 @@ def _repeated(scores: Sequence[Score], exports: Sequence[Export]) -> Iterator[st
                 f"{name} and {other} are different weights and have every score in common, on {num_items} items: one "
                 "was probably scored under both names"
             )
+
+
+def _fallen(scores: Sequence[Score], exports: Sequence[Export], phases: Sequence[Phase]) -> Iterator[str]:
+    """Yield a task that is far below what it was for the phase that this one started from, while most others rose."""
+    by_export: dict[str, dict[str, Score]] = {}
+    for score in leading(scores):
+        by_export.setdefault(score.export, {})[score.label] = score
+    parents = {phase.name: phase.parent for phase in phases}
+    for export in exports:
+        before = _export_before(export, exports, parents)
+        now, then = by_export.get(export.name, {}), by_export.get(before, {})
+        rises = {label: score.value - then[label].value for label, score in now.items() if label in then}
+        for label, rise in rises.items() if len(rises) >= FEWEST_TASKS else ():
+            spread = _stderr_of_difference(now[label], then[label])
+            num_risen, num_others = sum(other > 0 for other in rises.values()), len(rises) - 1
+            has_fallen = spread is not None and rise < -FALLEN_STANDARD_ERRORS * spread
+            if has_fallen and num_risen >= RISING_SHARE * num_others:
+                yield (
+                    f"{export.name}, {label}, {now[label].metric}: {now[label].value:.3f}, where {before} has "
+                    f"{then[label].value:.3f}, and {num_risen} of the {num_others} other tasks rose: look at what the "
+                    "model wrote before you believe that it forgot this one"
+                )
+
+
+def _export_before(export: Export, exports: Sequence[Export], parents: Mapping[str, str | None]) -> str:
+    """Return the name of the export of the nearest phase on the way to this one's, or ""."""
+    by_phase = {other.phase: other.name for other in reversed(exports)}
+    phase = parents.get(export.phase)
+    while phase is not None and phase not in by_phase:
+        phase = parents.get(phase)
+    return "" if phase is None else by_phase[phase]
 
 
 def _averages(evaluations: Sequence[Evaluation]) -> Iterator[str]:

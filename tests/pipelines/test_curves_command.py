@@ -160,6 +160,23 @@ def test_curves_are_drawn_with_the_gradients_of_phases_that_logged_enough_norms(
     assert run(tmp_path, capsys, "curves", "--page", "curves.png")[0] == 1
 
 
+def test_a_phase_is_printed_before_the_next_is_exported_and_without_a_page_nothing_is_drawn(
+    tmp_path, capsys, phases, monkeypatch
+):
+    for module in ("bokeh", "runtime.report.norm_plots"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for name in ("kestrel", "ocelot"):
+        save(tmp_path, phases.step(name).digest, phases.step("kestrel").until + 2, loss=4.0)
+    board = tmp_path / "board"
+    board.mkdir()
+    (board / "ocelot").write_text("")
+    code, out, err = run(tmp_path, capsys, "curves", "--tensorboard", str(board))
+    assert code == 1 and "--tensorboard" in err
+    assert [line.split()[0] for line in out.splitlines()] == ["kestrel", "ocelot"]
+    (board / "ocelot").unlink()
+    assert run(tmp_path, capsys, "curves", "--tensorboard", str(board))[0] == 0
+
+
 def test_the_newest_state_is_shown_and_at_one_step_the_published_one(tmp_path, capsys, phases):
     digest = phases.step("kestrel").digest
     save(tmp_path, digest, 5, loss=1.0)

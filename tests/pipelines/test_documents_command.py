@@ -351,6 +351,11 @@ def test_json_and_page_hold_the_same_documents(prefix, capsys, tmp_path):
     data = json.loads(page.partition('type="application/json">')[2].partition("</script>")[0])
     assert data["lists"]["dropped"]["documents"] == found and len(found) == 2
     assert len(data["lists"]["kept"]["documents"]) == 5 and "default-src 'none'" in html.unescape(page)
+    capsys.readouterr()
+    changed = ["filter", "--set", "filter.rules.0.min_words=30", "--page", str(tmp_path / "page.html")]
+    assert command(*changed, prefix=prefix) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("drawn: "), "the page has what the lines have, and nothing is judged for both"
 
 
 def test_a_damaged_shard_is_an_error_that_names_it(tmp_path):

@@ -5,7 +5,7 @@ import json
 import re
 import types
 import uuid
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -19,14 +19,16 @@ from pipelines.corpus import laptop_corpus
 from pipelines.run_pages import write_run_pages
 from pipelines.scales import LAPTOP
 from runtime.report.page import render
+from runtime.training.run_state import METRICS
 from tests.catalogue import check_message
+from tests.pipelines.test_curves_command import save
 from tests.pipelines.test_stalls_command import FIGURES, log
 from tests.runtime.report.example_run import example_report
 
 
 def session_of(store):
     forks = types.SimpleNamespace(all=list)
-    return types.SimpleNamespace(store=store, forks=forks, line=lambda *words: " ".join(words))
+    return types.SimpleNamespace(store=store, forks=forks, line=lambda *words, without=(): " ".join(words))
 
 
 PAGE = render(example_report())
@@ -115,3 +117,43 @@ def test_a_run_that_trained_nothing_writes_only_a_missing_page(graph, tmp_path):
     elsewhere = [dataclasses.replace(planned, is_selected=False) for planned in idle.steps]
     store.delete(page)
     assert list(write_run_pages(session, types.SimpleNamespace(steps=elsewhere, graph=graph, will_run=()))) == []
+
+
+def plan_of(graph, store, *made):
+    trained = tuple(types.SimpleNamespace(step=graph.step(name)) for name in made)
+    return types.SimpleNamespace(steps=make_plan(graph, store).steps, graph=graph, will_run=trained)
+
+
+def test_a_report_that_is_made_again_takes_the_page_of_its_run_along(graph, tmp_path):
+    store = open_store(str(tmp_path))
+    output = make(store, graph.step("report"))
+    page = f"{output.rpartition('/')[0]}/run.html"
+    list(write_run_pages(session_of(store), plan_of(graph, store)))
+    store.write(f"{output}/report.html", PAGE.replace("<h1>", "<h1>Again: ").encode())
+    list(write_run_pages(session_of(store), plan_of(graph, store)))
+    assert "Again: " not in store.read(page).decode()
+    list(write_run_pages(session_of(store), plan_of(graph, store, "report")))
+    assert "Again: " in store.read(page).decode()
+
+
+@pytest.mark.parametrize("damage", ["checkpoint", "report", "event log"])
+def test_a_file_that_cannot_be_read_takes_away_the_page_of_one_report_alone(graph, tmp_path, damage):
+    store = open_store(str(tmp_path))
+    report = graph.step("report")
+    ocelot = {"ocelot": report.config.phases["ocelot"]}
+    other = Graph([report, report.fork("report/forks", phases=ocelot, main_line=("ocelot",))])
+    outputs = [make(store, other.step(name)) for name in ("report", "report/forks")]
+    digest = graph.step("kestrel").digest
+    if damage == "checkpoint":
+        folder = save(tmp_path, digest, 10, loss=4.0)
+        (part,) = Path(folder, METRICS).iterdir()
+        part.write_bytes(b"x" + part.read_bytes()[1:])
+    elif damage == "report":
+        store.write(f"{outputs[0]}/report.html", b"<main></main>")
+    else:
+        store.write(f"work/{digest}/events/20260101-000000-a.jsonl", b'{"event": "begin\n{}\n')
+    lines = list(write_run_pages(session_of(store), plan_of(other, store, "kestrel")))
+    at = f"report: {store.url(outputs[0])}/report.html"
+    (line,) = [line for line in lines if line.startswith(at)]
+    check_message(line.replace(at, "report: ADDRESS").replace(store.prefix, "PREFIX"))
+    assert f"report/forks: {store.url(outputs[1].rpartition('/')[0])}/run.html" in lines

@@ -22,7 +22,8 @@ from marin_dag.store.prefix import open_store
 from marin_dag.values.changes import value_change
 from pipelines import tootsie
 from pipelines.corpus import laptop_corpus
-from pipelines.runs import in_few_digits
+from pipelines.run_comparison import lines_of
+from pipelines.runs import in_few_digits, read_runs
 from pipelines.scales import LAPTOP
 from runtime.optim.schedule import Cosine, Cycles, Linear, WsdS
 from runtime.report.curve_plots import LOSS
@@ -382,6 +383,21 @@ def test_two_runs_have_the_same_figures_whatever_runs_stand_beside_them(
         assert together[measure["name"]]["differences"][:2] == measure["differences"], measure["name"]
     assert together[MEAN]["values"][2] is None and together["bits per byte, mean of code"]["values"] == [2.5, None, 2.0]
     assert ["bits per byte, mean of code", "2.5000", "2.0000 (-0.5000)"] in page["starling"]["phoenix"]["figures"]
+
+
+def test_losses_of_runs_of_unequal_length_stand_at_the_same_tokens(tmp_path: Path, graph: Graph) -> None:
+    for name, loss, steps in (("kestrel", 4.5, 2), ("phoenix", 6.5, 4)):
+        table = MetricsTable()
+        for step in range(1, steps + 1):
+            table.append(MetricsRow(step, 1_000 * step, 4, 9, 0.1, loss - step, 0.3, 0.4, 0.5, 0.6, 0.7))
+        step_of = graph.step(name)
+        commit(tmp_path / name, step_of, files={"metrics.parquet": table.to_parquet()}, metrics="metrics.parquet")
+    runs = read_runs([str(tmp_path / "kestrel"), str(tmp_path / "phoenix")], forks={})
+    drawn = {run.name: lines_of(run, run.name)[0] for run in runs}
+    shorter, longer = drawn["kestrel"], drawn["phoenix"]
+    assert shorter.panel == longer.panel == LOSS
+    assert list(shorter.tokens) == [1_000, 2_000] and list(longer.tokens) == [1_000, 2_000, 3_000, 4_000]
+    assert list(longer.values[:2] - shorter.values) == [2.0, 2.0]
 
 
 def test_a_run_under_two_prefixes_has_a_box_for_each(

@@ -20,6 +20,8 @@ FLOORS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """Floors to try, as fractions of the lowest loss of a domain."""
 RIDGES = tuple(10.0**exponent for exponent in range(-6, 3))
 """Noise variances to try, as multiples of a slope's prior variance; the last one leaves no effect of the mixture."""
+ROUNDING = 1e-24
+"""Sum of squares below which a regression leaves nothing but rounding errors."""
 ITERATIONS = 300
 SMALLEST_MOVE = 1e-5
 """Change of a share below which the search ends."""
@@ -80,6 +82,9 @@ class Posterior:
         self._left, self._scale, self._right = np.linalg.svd(shares - self._middle, full_matrices=False)
         self._floors = np.multiply.outer(FLOORS, losses.min(axis=0))
         evidence = np.stack([self._log_evidence(floor) for floor in self._floors])
+        # A domain with the same loss in every proxy has neither slopes nor noise: it tells nothing of their ratio.
+        self._varies = np.ptp(losses, axis=0) > 0
+        evidence[:, ~self._varies] = 0.0
         evidence -= evidence.max(axis=(0, 2), keepdims=True)
         self._of_floors = np.exp(evidence)
         logs = np.log(self._of_floors.sum(axis=0)).sum(axis=0)
@@ -93,7 +98,10 @@ class Posterior:
         """Return the variance of the domains' summed noise over that of independent noise."""
         num_domains = self._losses.shape[1]
         _, hat, logs = self._most_probable()
-        correlations = np.corrcoef((logs - hat @ logs).T).reshape(num_domains, num_domains)
+        noises = (logs - hat @ logs)[:, self._varies]
+        correlations = np.eye(num_domains)
+        if noises.size:
+            correlations[np.ix_(self._varies, self._varies)] = np.corrcoef(noises.T)
         return float(np.clip(correlations.sum() / num_domains, 1.0, num_domains))
 
     def draw(self, num_draws: int, *, seed: int) -> MixtureLaw:
@@ -146,7 +154,8 @@ class Posterior:
     def _rest(self, logs: Float[np.ndarray, "*rows proxies"], ridge: float | np.ndarray) -> Float[np.ndarray, "*rows"]:
         """Return each row's residual sum of squares, with the penalty of its slopes."""
         centred = logs - logs.mean(axis=-1, keepdims=True)
-        found: np.ndarray = (centred**2).sum(axis=-1) - ((centred @ self._left) ** 2 * self._kept(ridge)).sum(axis=-1)
+        kept = ((centred @ self._left) ** 2 * self._kept(ridge)).sum(axis=-1)
+        found: np.ndarray = np.maximum((centred**2).sum(axis=-1) - kept, ROUNDING)
         return found
 
 

@@ -1,5 +1,6 @@
 """Displays: what a driver shows on a terminal and in a log."""
 
+import errno
 import io
 import time
 
@@ -82,6 +83,32 @@ def test_a_log_shows_the_start_of_a_long_step_while_the_driver_waits(monkeypatch
         while not screen.shown and time.monotonic() < deadline:
             time.sleep(0.01)
     assert screen.shown.split("  ", 1)[1] == "train  started:  attempt 2\n"
+
+
+class ClosedPipe(io.StringIO):
+    """A log whose reader has ended."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+@pytest.mark.parametrize("heard_by", ["event", "progress", "end"])
+def test_a_start_that_cannot_be_printed_ends_the_driver_as_any_other_line(
+    heard_by: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(live, "SHORT_SECONDS", 0.02)
+    display = LineDisplay(Console(file=ClosedPipe()), Console(file=io.StringIO()))
+    with pytest.raises(BrokenPipeError), display:
+        display.event("train", "started", "")
+        display._watch.join(60)
+        assert not display._watch.is_alive()
+        if heard_by == "event":
+            display.event("count", "started", "")
+        elif heard_by == "progress":
+            display.progress("train", Progress(1, 10, "steps", {}))
+        if heard_by != "end":
+            pytest.fail("the driver went on")
+    display.event("count", "started", "")
 
 
 def test_a_log_names_an_obstacle_and_a_wait_once():

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from runtime.report.contents import Evaluation, Export
 from runtime.report.page import render
 from runtime.report.score_doubts import doubts, noise
@@ -45,6 +47,33 @@ def test_two_names_of_one_model_few_items_or_one_score_that_differs_are_no_doubt
     assert doubts_of([*block("starling", num_items=250), *block("phoenix", num_items=250)], EXPORTS) == []
     assert doubts_of([*block("starling"), *block("phoenix", (0.3, 0.51))], EXPORTS) == []
     assert doubts_of([*block("starling"), *block("phoenix")[:2]], EXPORTS) == []
+
+
+def table(name, values, stderr=0.01):
+    return [score(name, task, 0, "acc", value, stderr, 0.25, 1_000) for task, value in values.items()]
+
+
+BEFORE = {"bbh": 0.57, "piqa": 0.70, "arc_easy": 0.60, "boolq": 0.65, "copa": 0.80}
+RISEN = {task: value + 0.02 for task, value in BEFORE.items()}
+
+
+@pytest.mark.parametrize(("value", "stderr"), [(0.0035, 0.002), (0.0, 0.0)])
+def test_one_task_that_falls_while_the_others_rise_is_a_doubt(value, stderr):
+    """The public table whose BBH is 0.570, and 0.0035 a phase later."""
+    fallen = [*table("starling", {**RISEN, "bbh": value})[1:], *table("starling", {"bbh": value}, stderr)]
+    (output,) = doubts_of([*table("phoenix", BEFORE), *fallen], EXPORTS[:2])
+    check_message(output)
+
+
+def test_a_model_that_is_worse_and_a_fall_that_may_be_chance_are_no_doubt():
+    worse = {task: value - 0.2 for task, value in BEFORE.items()}
+    assert doubts_of([*table("phoenix", BEFORE), *table("starling", worse)], EXPORTS[:2]) == []
+    little = {**RISEN, "bbh": 0.50}
+    assert doubts_of([*table("phoenix", BEFORE), *table("starling", little)], EXPORTS[:2]) == []
+    three = {**RISEN, "bbh": 0.0}
+    three = {task: three[task] for task in ("bbh", "piqa", "copa")}
+    assert doubts_of([*table("phoenix", BEFORE), *table("starling", three)], EXPORTS[:2]) == []
+    assert doubts_of([*table("starling", BEFORE), *table("phoenix", {**RISEN, "bbh": 0.0})], EXPORTS[:2]) == []
 
 
 def test_a_warning_of_an_evaluation_stands_with_its_model_and_task():

@@ -44,6 +44,25 @@ def test_the_laws_predict_mixtures_that_they_have_not_seen_and_spread_as_far_as_
         assert (left_out < 2 * noise).all()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_domain_with_one_loss_in_all_proxies_is_predicted_and_changes_nothing_in_the_others():
+    shares, losses = swarm(24, 0, 0.02)
+    alone = Posterior(shares, losses[:, :1])
+    beside = Posterior(shares, np.stack([losses[:, 0], np.full(24, 2.1)], axis=1))
+    assert beside.errors() == pytest.approx([alone.errors()[0], 0.0], abs=1e-9)
+    for one, other in zip(search_of(alone, shares), search_of(beside, shares), strict=True):
+        assert other == pytest.approx(one / 2, abs=0.002), "the mean is that of two domains, and one never gains"
+    np.testing.assert_allclose(beside.draw(100, seed=0).predicted(shares[:, None])[..., 1], 2.1, atol=1e-6)
+    every = Posterior(shares, np.full((24, 2), 2.1))
+    assert search_of(every, shares) == pytest.approx((0.0, 0.0, 0.0), abs=1e-9)
+
+
+def search_of(posterior: Posterior, shares: np.ndarray) -> tuple[float, float, float]:
+    """Return the gain of the best mixture and its interval."""
+    found = search(posterior.draw(400, seed=0), shares[0], LOWER, UPPER)
+    return found.gain, *found.gain_interval
+
+
 def test_the_found_mixture_is_the_best_of_a_grid_within_the_bounds():
     upper = np.array([0.5, 0.3, 0.9])
     found = best_mixture(TRUTH, LOWER, upper)
