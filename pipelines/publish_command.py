@@ -120,8 +120,8 @@ def _target(session: Session) -> "Target":
         raise UserError(f"--to {to}: only a local folder or a hub can be published to; copy the folder there yourself.")
     if session.parsed.private:
         raise UserError(f"--private: has no effect on the folder {to}; remove it.")
-    if Path(to).resolve() == Path(session.store.prefix).resolve():
-        raise UserError(f"--to {to}: is the prefix of the run; name another folder.")
+    if Path(to).resolve().is_relative_to(Path(session.store.prefix).resolve()):
+        raise UserError(f"--to {to}: is the prefix of the run, or in it; name a folder outside.")
     if Path(to).exists() and not Path(to).is_dir():
         raise UserError(f"--to {to}: is a file; name a folder, which need not exist.")
     return RevisionsFolder(to)
