@@ -472,6 +472,7 @@ MISTAKES = [
     "--dryrun",
     "--prefx runs2 --dry-run",
     "why phoenix --untill=count",
+    "why phoenix --prt 1",
     "-q",
     "--dry-run --until",
     "status",
