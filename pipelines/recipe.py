@@ -60,6 +60,7 @@ from steps.joined_scores import JoinedScoresConfig, joined_scores
 from steps.merge_checkpoints import merge_checkpoints
 from steps.merge_config import MergeCheckpointsConfig, uniform
 from steps.phase_config import TrainPhaseConfig
+from steps.report import report as write_report
 from steps.sample import SampleConfig, sample
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
@@ -339,6 +340,7 @@ def main(
         "follow": FOLLOW,
         "with_forks": fork_report,
         "after_run": write_run_pages,
+        "shown_after_run": (write_report,),
         "page_content": _page_content,
         "lint": lint,
     }
