@@ -81,6 +81,8 @@ Tasks = Sequence[str | TaskSpec | Sequence[TaskSpec]]
 """Names of lm-eval's tasks, such as "piqa"; specs; or suites, such as `LAPTOP_TASKS`."""
 FOLLOW = {train_phase: (ema_eval, sample), merge_checkpoints: (ema_eval, sample)}
 """Steps that a fork on the command line repeats: it is evaluated, and writes texts, like its base."""
+MAKES_STEPS_FOR_RECIPES = True
+"""A mistake in a config names the line that called this module."""
 COMMANDS = (
     timeline_command.timeline, stalls_command.stalls, checkpoints_command.checkpoints, rollback_command.rollback,
     runs_command.runs, curves_command.curves, scores_command.scores, heat_map_command.heat_map_command,
