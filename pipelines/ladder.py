@@ -20,7 +20,7 @@ from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
 from marin_dag.ledger.records import Records
 from marin_dag.plan.plan import Plan
-from marin_dag.quantities import in_short
+from marin_dag.quantities import in_short, typed_count
 from pipelines import mix_command, predict_command, recipe
 from pipelines.headline import headline
 from pipelines.phases import phases_in, run_phases_in, trained_tokens
@@ -216,7 +216,8 @@ def _target_lines(session: Session, graph: Graph) -> Iterator[str]:
         return
     record = Records(session.store).find(law_step(graph).key)
     if record is None:
-        yield "the target is predicted once the ladder has run"
+        typed = ":".join(typed_count(round(each)) for each in wanted)
+        yield f"the target can be predicted once the ladder has run: {session.line('predict', typed)}"
         return
     fitted = read_law(session.store, record)
     yield from predictions(fitted, wanted)

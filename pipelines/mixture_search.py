@@ -12,11 +12,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 
+from marin_dag.cli.parser import number
 from marin_dag.cli.session import Finished
 from marin_dag.graph.step import Step
 from pipelines import recipe
 from pipelines.corpus import Corpus, laptop_corpus
-from pipelines.output import aligned, positive
+from pipelines.output import aligned
 from pipelines.scales import LAPTOP
 from pipelines.tootsie import phases
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
@@ -26,6 +27,8 @@ from steps.fit_mixture import FitMixtureConfig, FitMixtureResult, fit_mixture
 
 PHASE = "starling"
 PROXIES = 16
+MOST_PROXIES = 512
+"""As many as RegMix trained (arXiv:2407.01492); each adds two steps to the graph."""
 PROXY_STEPS = 100
 PROXY_MODEL = dataclasses.replace(
     LAPTOP.model, hidden_size=64, intermediate_size=192, num_hidden_layers=2, num_attention_heads=2, head_dim=32
@@ -99,10 +102,18 @@ def summary(run: Finished) -> Iterator[str]:
     yield f"fork it  python pipelines/tootsie.py fork {PHASE} --as {PHASE}-searched --set 'mixture={value}'"
 
 
+num_proxies = number(
+    f"a number of proxies; use one from 1 to {MOST_PROXIES}, as many as RegMix trained to fit its law",
+    least=1,
+    most=MOST_PROXIES,
+    kind=int,
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the number of proxies."""
-    what = f"small runs to train (default {PROXIES}); at least two more than sources"
-    parser.add_argument("--proxies", metavar="N", type=positive, default=PROXIES, help=what)
+    what = f"small runs to train (default {PROXIES}, at most {MOST_PROXIES}); at least two more than sources"
+    parser.add_argument("--proxies", metavar="N", type=num_proxies, default=PROXIES, help=what)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from marin_dag.cli.session import NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Sessio
 from marin_dag.errors import UserError, listed
 from marin_dag.graph.graph import Graph
 from marin_dag.graph.step import Step
-from marin_dag.ledger.records import Record, Records
+from marin_dag.ledger.records import FileEntry, Record, Records
 from marin_dag.quantities import in_bytes
 from marin_dag.store.redact import redact
 from marin_dag.values.changes import nearest
@@ -64,10 +64,15 @@ def publish(session: Session) -> int:
 
 
 def _publish_all(session: Session, exports: Sequence[_Export], target: "Target") -> int:
+    from runtime.interop.revisions import MAIN
+
     is_dry = session.parsed.dry_run
     there = set(target.names())
     held, newest = target.held_by_main(), exports[-1].revision
     _check_main(session, target, held, newest)
+    for export in exports:
+        for name in [export.revision, MAIN] if export is exports[-1] else [export.revision]:
+            target.check_own(name, _entries(export))
     rows, is_equal = [], True
     for revision in _revisions(session, exports, target, there):
         changes = target.changes(revision)
@@ -120,8 +125,8 @@ def _target(session: Session) -> "Target":
         raise UserError(f"--to {to}: only a local folder or a hub can be published to; copy the folder there yourself.")
     if session.parsed.private:
         raise UserError(f"--private: has no effect on the folder {to}; remove it.")
-    if Path(to).resolve() == Path(session.store.prefix).resolve():
-        raise UserError(f"--to {to}: is the prefix of the run; name another folder.")
+    if Path(to).resolve().is_relative_to(Path(session.store.prefix).resolve()):
+        raise UserError(f"--to {to}: is the prefix of the run, or in it; name a folder outside.")
     if Path(to).exists() and not Path(to).is_dir():
         raise UserError(f"--to {to}: is a file; name a folder, which need not exist.")
     return RevisionsFolder(to)
@@ -207,15 +212,18 @@ def _revisions(session: Session, exports: Sequence[_Export], target: "Target", t
                 yield Revision(name, title, {**files, CARD: RevisionFile.of(path)})
 
 
+def _entries(export: _Export) -> dict[str, FileEntry]:
+    """Return the manifest's entries of an export's files by their names."""
+    root = f"{export.result.folder}/"
+    return {each.path.removeprefix(root): each for each in export.record.manifest if each.path.startswith(root)}
+
+
 def _files(session: Session, export: _Export, folder: Path) -> "dict[str, RevisionFile]":
     """Return the files of an export by their names, verified by the manifest of its record."""
     from runtime.interop.revisions import RevisionFile
 
-    root, files = f"{export.result.folder}/", {}
-    for entry in export.record.manifest:
-        if not entry.path.startswith(root):
-            continue
-        name = entry.path.removeprefix(root)
+    files = {}
+    for name, entry in _entries(export).items():
         url = session.store.url(f"{export.record.output_path}/{entry.path}")
         files[name] = RevisionFile.read(url, folder / "files" / name)
         if (files[name].size, files[name].crc32c) != (entry.size_in_bytes, entry.crc32c):

@@ -60,6 +60,7 @@ from steps.joined_scores import JoinedScoresConfig, joined_scores
 from steps.merge_checkpoints import merge_checkpoints
 from steps.merge_config import MergeCheckpointsConfig, uniform
 from steps.phase_config import TrainPhaseConfig
+from steps.report import report as write_report
 from steps.sample import SampleConfig, sample
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import train_phase
@@ -80,6 +81,8 @@ Tasks = Sequence[str | TaskSpec | Sequence[TaskSpec]]
 """Names of lm-eval's tasks, such as "piqa"; specs; or suites, such as `LAPTOP_TASKS`."""
 FOLLOW = {train_phase: (ema_eval, sample), merge_checkpoints: (ema_eval, sample)}
 """Steps that a fork on the command line repeats: it is evaluated, and writes texts, like its base."""
+MAKES_STEPS_FOR_RECIPES = True
+"""A mistake in a config names the line that called this module."""
 COMMANDS = (
     timeline_command.timeline, stalls_command.stalls, checkpoints_command.checkpoints, rollback_command.rollback,
     runs_command.runs, curves_command.curves, scores_command.scores, heat_map_command.heat_map_command,
@@ -339,6 +342,7 @@ def main(
         "follow": FOLLOW,
         "with_forks": fork_report,
         "after_run": write_run_pages,
+        "shown_after_run": (write_report,),
         "page_content": _page_content,
         "lint": lint,
     }

@@ -28,7 +28,7 @@ class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
     source_losses: str = "source_losses.parquet"
     """Parquet with a row for each finished step and source: its share, its sequences and its loss."""
     final_loss: float | None
-    """Mean cross-entropy (nats a token) over the last steps."""
+    """Mean cross-entropy (nats a token) over the last steps of this phase."""
     averages: tuple[Ema, ...] = ()
     """The EMA weights; evaluations use the first unless they name another."""
     num_skipped: int = 0
@@ -46,7 +46,7 @@ def result_of(run: "RunState", averages: tuple[Ema, ...], *, begin_step: int) ->
         checkpoint=CHECKPOINT,
         metrics=METRICS,
         source_losses=SOURCE_LOSSES,
-        final_loss=run.metrics.mean_loss_of_last(FINAL_LOSS_STEPS),
+        final_loss=run.metrics.mean_loss_of_last(FINAL_LOSS_STEPS, after_step=begin_step),
         averages=averages,
         num_skipped=len(skipped_steps(run, begin_step)),
     )

@@ -10,6 +10,8 @@ from pydantic_core import ErrorDetails
 from marin_dag.values.changes import nearest_field
 
 VALUE_CHARACTERS = 60
+HELPERS = "MAKES_STEPS_FOR_RECIPES"
+"""Name of a module's variable: true where the module only makes steps for recipes, whose line the user can change."""
 _ENGINE = Path(__file__).parents[1]
 _LIBRARIES = ("site-packages", "dist-packages")
 
@@ -52,11 +54,16 @@ def _value(problem: ErrorDetails) -> str:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """Return "FILE:LINE: " of the innermost line that is neither a library's nor the engine's, or ""."""
-    for frame in reversed(traceback.extract_tb(trace)):
-        path = Path(frame.filename)
-        if not path.is_relative_to(_ENGINE) and not any(part in _LIBRARIES for part in path.parts):
-            return f"{frame.filename}:{frame.lineno}: "
+    """Return "FILE:LINE: " of the innermost line of the recipe, followed by the step that a helper makes; or ""."""
+    step = ""
+    for frame, line in reversed(list(traceback.walk_tb(trace))):
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(_ENGINE) or any(part in _LIBRARIES for part in path.parts):
+            continue
+        if not frame.f_globals.get(HELPERS):
+            return f"{path}:{line}: {step}"
+        if isinstance(name := frame.f_locals.get("name"), str):
+            step = f"{name}: "
     return ""
 
 

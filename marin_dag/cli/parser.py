@@ -91,6 +91,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--roots": {**_FLAG, "help": "print what this pipeline leads to, for --also"},
 }
 """Options of the engine's commands. `Command.options` lists those that a command takes."""
+OTHER_NAMES = {"--plot": "--page", "--chart": "--page", "--html": "--page"}
+"""Names that users try for an option; no spelling leads from one to the other."""
 DEFAULTS: dict[str, Any] = {"names": []} | {
     settings.get("dest", name[2:].replace("-", "_")): settings.get("default", False if "action" in settings else None)
     for name, settings in OPTIONS.items()
@@ -174,10 +176,7 @@ def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Map
 
     The command is the first word that is neither an option nor the value of one, so options may stand before it.
     """
-    every_option = {
-        name: takes_value for parser in parsers.values() for name, takes_value in parser.takes_value.items()
-    }
-    names, given = _split(arguments, every_option)
+    names, given = _split(arguments, parsers)
     word = names.pop(0) if names else ""
     if word not in parsers:
         is_run = word in ("run", "start", "resume")
@@ -197,7 +196,8 @@ def parse(arguments: Sequence[str], parsers: Mapping[str, Parser], commands: Map
     return Call(command, argparse.Namespace(**DEFAULTS | vars(parsed)), given)
 
 
-def _split(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[str], list[list[str]]]:
+def _split(arguments: Sequence[str], parsers: Mapping[str, Parser]) -> tuple[list[str], list[list[str]]]:
+    takes_value = {name: value for parser in parsers.values() for name, value in parser.takes_value.items()}
     names: list[str] = []
     given: list[list[str]] = []
     words = iter(arguments)
@@ -208,12 +208,17 @@ def _split(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[l
         elif not word.startswith("-") or word == "-":
             names.append(word)
         elif option not in takes_value:
-            raise UserError(
-                f"there is no option {option}.{nearest(option, takes_value)} `{program()} --help` lists all."
-            )
+            command = next((name for name in [*names, *words] if name in parsers), "")
+            raise UserError(_unknown(option, parsers[command]))
         else:
             value = next(words, None) if takes_value[option] and not equals else None
             given.append([word] if value is None else [word, value])
             if word == "--set" and value and "=" not in value:
                 raise UserError(f"--set {value}: write field and value as one word: --set {value}=VALUE.")
     return names, given
+
+
+def _unknown(option: str, parser: Parser) -> str:
+    other = OTHER_NAMES.get(option)
+    meant = f" Did you mean {other!r}?" if other in parser.takes_value else nearest(option, parser.takes_value)
+    return f"there is no option {option}.{meant} `{parser.prog} --help` lists all."

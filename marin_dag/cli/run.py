@@ -280,8 +280,8 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
     wanted = {*(options.results or last), *session.forks.names_in(plan.graph)}
     wanted |= {name for word in session.parsed.until for name in plan.graph.named(word, "--until")}
     for planned in plan.steps:
-        is_wanted = planned.is_selected and planned.name in wanted
-        if is_wanted and (record := records.find(planned.step.key)) is not None:
+        is_wanted = planned.name in wanted and planned.step.kind not in options.shown_after_run
+        if planned.is_selected and is_wanted and (record := records.find(planned.step.key)) is not None:
             part = options.results.get(planned.name, "")
             print(f"  {planned.name}: {session.store.url(record.output_path)}{'/' if part else ''}{part}")
 

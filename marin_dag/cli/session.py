@@ -19,7 +19,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.assignments import build_graph
 from marin_dag.graph.fork import Follow
 from marin_dag.graph.graph import Graph, Selection
-from marin_dag.graph.step import Step
+from marin_dag.graph.step import Step, StepKind
 from marin_dag.ledger.records import Records
 from marin_dag.ledger.requests import PUBLISH
 from marin_dag.paused_collection import collection_paused
@@ -145,6 +145,8 @@ class PipelineOptions:
     after_run: AfterRun | None = None
     """Called with the plan after each run, successful or not, to write files that belong to no output. Its lines are
     printed."""
+    shown_after_run: Collection[StepKind[Any, Any]] = ()
+    """Kinds whose steps `after_run` prints an address for; the results leave them out."""
     page_content: MakePageContent | None = None
     """Returns the content of the command `page` besides the graph, such as curves."""
     lint: Lint = no_lint

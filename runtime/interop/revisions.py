@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -19,7 +19,9 @@ import google_crc32c
 BLOCK_IN_BYTES = 8 * 2**20
 MAIN = "main"
 NAME = re.compile(r"[\w.-]+-step(?P<step>\d+)-tokens(?P<tokens>\d+)(?P<unit>[kMBT]?)")
-HELD = re.compile(r"This is revision `main`, which is `(?P<name>[^`]+)`")
+IS_REVISION = "This is revision"
+"""Words that the card of each published revision holds, before its name."""
+HELD = re.compile(rf"{IS_REVISION} `main`, which is `(?P<name>[^`]+)`")
 WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 """The only files of an export whose names depend on the model; those of an earlier export would be loaded with it."""
 PARTIAL, OLD = ".partial-", ".old-"
@@ -103,6 +105,9 @@ class Target(Protocol):
     def held_by_main(self) -> str | None:
         """Return the name of the revision that was last published as main; None where there was none."""
 
+    def check_own(self, name: str, files: Iterable[str]) -> None:
+        """Raise PublishError if writing `files` as revision `name` would lose a file that no publish wrote."""
+
     def changes(self, revision: Revision) -> Changes:
         """Compare a revision with the target; write nothing."""
 
@@ -143,7 +148,7 @@ def revision_card(export_card: str, *, name: str, target: Target, held: str = ""
         "",
         "## Revisions",
         "",
-        f"This is revision {which}: `AutoModelForCausalLM.from_pretrained({target.load_arguments(name)})`.",
+        f"{IS_REVISION} {which}: `AutoModelForCausalLM.from_pretrained({target.load_arguments(name)})`.",
     ]
     if others:
         lines += ["Earlier and other states of the same training are revisions of their own:", ""]
@@ -185,6 +190,21 @@ class RevisionsFolder:
         card = self._folder(MAIN) / "README.md"
         found = HELD.search(card.read_text(encoding="utf-8")) if card.is_file() else None
         return found["name"] if found is not None and NAME.fullmatch(found["name"]) else None
+
+    def check_own(self, name: str, files: Iterable[str]) -> None:
+        folder = self._folder(name)
+        card = folder / "README.md"
+        if card.is_file() and f"{IS_REVISION} `{name}`" in card.read_text(encoding="utf-8", errors="replace"):
+            return
+        present = sorted(path for path in folder.rglob("*") if path.is_file())
+        replaced = set(files)
+        for path in present:
+            within = str(path.relative_to(folder))
+            if within in replaced or WEIGHTS.fullmatch(within):
+                raise PublishError(
+                    f"publish: {path} was not written by publish and would be lost. Move it away, or name another "
+                    "folder: --to FOLDER."
+                )
 
     def changes(self, revision: Revision) -> Changes:
         folder = self._folder(revision.name)

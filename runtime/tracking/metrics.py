@@ -55,13 +55,14 @@ class MetricsTable(BlockedTable):
         for name, value in zip(MetricsRow._fields, row, strict=True):
             self._columns[name].append(value)
 
-    def mean_loss_of_last(self, num_steps: int) -> float | None:
-        """Return the mean loss, correctly rounded, of the last `num_steps` updates that were not skipped.
+    def mean_loss_of_last(self, num_steps: int, *, after_step: int) -> float | None:
+        """Return the mean loss, correctly rounded, of the last `num_steps` updates after `after_step`.
 
-        Takes as many as there are; None without one.
+        Skipped updates do not count. Takes as many as there are; None without one.
         """
-        newest_first = zip(reversed(self._columns["loss"]), reversed(self._columns["is_skipped"]), strict=True)
-        taken = list(itertools.islice((loss for loss, is_skipped in newest_first if not is_skipped), num_steps))
+        columns = (reversed(self._columns[name]) for name in ("step", "loss", "is_skipped"))
+        newest_first = itertools.takewhile(lambda row: row[0] > after_step, zip(*columns, strict=True))
+        taken = list(itertools.islice((loss for _, loss, is_skipped in newest_first if not is_skipped), num_steps))
         return statistics.fmean(taken) if taken else None
 
     def column(self, name: str, begin: int = 0) -> np.ndarray:

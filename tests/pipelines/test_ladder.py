@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from marin_dag.cli import session
+from marin_dag.cli.session import program_words
 from marin_dag.graph.graph import Graph
 from marin_dag.ledger.records import Records
 from marin_dag.plan.plan import make_plan
@@ -147,7 +148,9 @@ def test_no_size_is_named_where_its_interval_spans_more_than_a_factor_of_100():
 def test_a_plan_shows_what_is_shared_and_the_target(call, tmp_path):
     for prefix in ({}, {"prefix": str(tmp_path / "empty")}):
         _, shown = call("--dry-run", "--target", "1M:2M", **prefix)
+        shown = shown.replace(" ".join(program_words()), "python RECIPE.py").replace(str(tmp_path), "FOLDER")
         check_message(without_numbers("".join(shown.partition("9 rungs")[1:])))
+    assert " predict 1M:2M " in shown
 
 
 @pytest.mark.parametrize(

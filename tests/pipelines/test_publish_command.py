@@ -115,7 +115,8 @@ def test_weights_that_the_export_lacks_are_removed_a_changed_file_replaced_and_f
     name = REVISIONS[2]
     repository.commits[repository.head(name)] |= {"config.json": b"{}"} | SHARDS | OF_OTHERS
     folder = tmp_path / "published"
-    for file, content in (SHARDS | OF_OTHERS).items():
+    assert publish(prefix, "hf_export/first-2", to=str(folder)) == 0
+    for file, content in ({"config.json": b"{}"} | SHARDS | OF_OTHERS).items():
         (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / name / file).write_bytes(content)
     capsys.readouterr()
@@ -300,6 +301,21 @@ def test_neither_the_prefix_of_the_run_nor_a_file_is_published_to(tmp_path, caps
         assert publish(prefix, "hf_export/first-2", to=to) == 1
         check_message(capsys.readouterr().err)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["main/model-00001-of-00002.safetensors", f"{REVISIONS[2]}/README.md"])
+def test_a_file_in_the_folder_that_no_publish_wrote_is_never_lost(tmp_path, capsys, name):
+    write_exports(tmp_path / "prefix")
+    file = tmp_path / "published" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("precious")
+    for words in (PATTERN,), (PATTERN, "--dry-run"):
+        assert publish(tmp_path / "prefix", *words, to=str(tmp_path / "published")) == 1
+        check_message(capsys.readouterr().err.replace(str(tmp_path), "FOLDER"))
+    assert [path for path in (tmp_path / "published").rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "precious"
+    file.rename(tmp_path / "moved")
+    assert publish(tmp_path / "prefix", PATTERN, to=str(tmp_path / "published")) == 0
 
 
 def test_a_pattern_takes_what_is_finished_and_names_the_rest(tmp_path, hub, capsys):

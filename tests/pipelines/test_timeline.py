@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from marin_dag.cli.session import program_words
 from marin_dag.graph.graph import Graph
 from marin_dag.plan.config_checks import refusals
 from marin_dag.plan.plan import make_plan
@@ -234,3 +235,9 @@ def test_the_command_prints_it_without_importing_anything_heavy(tmp_path):
     assert found.stdout.rstrip().endswith("[]")
     assert "12,750,671,577,088 tokens" in found.stdout
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", ["timeline --plot x.html", "--plot x.html timeline", "why --plot x.html"])
+def test_an_option_of_another_name_is_answered_with_one_that_the_command_takes(tmp_path, capsys, words):
+    assert main([*words.split(), "--prefix", str(tmp_path)]) == 1
+    check_message(capsys.readouterr().err.replace(" ".join(program_words()), "python RECIPE.py"))

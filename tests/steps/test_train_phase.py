@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import math
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,20 @@ def test_a_phase_commits_its_state_and_a_row_for_each_step(tmp_path, phase):
     metrics = trajectory.metrics(8)
     assert len(metrics) == 8
     assert metrics[7].loss < metrics[0].loss
-    assert result.final_loss == metrics.mean_loss_of_last(20)
+    assert result.final_loss == metrics.mean_loss_of_last(20, after_step=0)
     begin = trajectory.events()[0]
     kernels = begin["kernels"]
     assert (kernels["attention"], kernels["loss"]) == ("chunked", "chunked")
     assert kernels["blocks"]["attention"] == "query 16"
     assert kernels["blocks"]["loss"]
+
+
+def test_the_final_loss_of_a_short_phase_leaves_out_the_steps_of_its_parent(tmp_path, phase):
+    first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
+    first.run(phase)
+    result = second.run(until(phase, 10, start=first.at(8)))
+    losses = [row.loss for row in second.metrics(10)]
+    assert result.final_loss == statistics.fmean(losses[8:]) != statistics.fmean(losses)
 
 
 def test_norms_by_part_in_the_event_log_make_up_the_global_norms(tmp_path, phase):
@@ -675,7 +684,7 @@ def test_a_negative_distance_is_an_error(phase, field):
 
 def test_a_milestone_after_skipped_steps_only_has_no_final_loss(tmp_path, phase, monkeypatch):
     trajectory = Trajectory(tmp_path, "e" * 64)
-    monkeypatch.setattr(MetricsTable, "mean_loss_of_last", lambda self, steps: None)
+    monkeypatch.setattr(MetricsTable, "mean_loss_of_last", lambda self, steps, after_step: None)
     assert trajectory.run(phase.model_copy(update={"publish_every_steps": 1})).final_loss is None
 
 

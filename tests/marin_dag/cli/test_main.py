@@ -84,6 +84,19 @@ def test_warnings_about_outputs_end_a_run_and_stand_in_each_plan(
     assert lines[lines.index("warning") + 1].strip() == "drops 77 % of the bytes"
 
 
+@pytest.mark.parametrize("is_shown_after", [False, True])
+def test_a_step_has_one_address_at_the_end_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_shown_after: bool
+) -> None:
+    argv = ["--prefix", str(tmp_path), "--backend", "local", "--until", "text/web"]
+    kinds = (toy.text,) if is_shown_after else ()
+    for _ in range(2):  # a run, and one with nothing to do
+        assert main(toy.build, name="toy", argv=argv, after_run=lambda *_: ["a page"], shown_after_run=kinds) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert sum(line.startswith("  text/web: ") for line in lines) == (not is_shown_after)
+        assert lines[-1] == "  a page"
+
+
 def test_a_name_that_a_plan_prints_for_several_steps_selects_them(run: Toy) -> None:
     row = run("--dry-run")[1].splitlines()[0]
     name, _, num_steps = row.partition(" (")
@@ -472,6 +485,7 @@ MISTAKES = [
     "--dryrun",
     "--prefx runs2 --dry-run",
     "why phoenix --untill=count",
+    "why phoenix --prt 1",
     "-q",
     "--dry-run --until",
     "status",

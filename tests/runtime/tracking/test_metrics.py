@@ -46,10 +46,12 @@ def test_a_copy_does_not_change_with_later_rows():
 
 def test_the_final_loss_is_the_mean_of_the_last_rows():
     filled = table(row(1, 9.0), row(2, 2.0), row(3, 1.0))
-    assert filled.mean_loss_of_last(2) == 1.5
-    assert filled.mean_loss_of_last(20) == 4.0
-    assert MetricsTable().mean_loss_of_last(2) is None
-    assert table(row(1, math.nan)._replace(is_skipped=1)).mean_loss_of_last(2) is None
+    assert filled.mean_loss_of_last(2, after_step=0) == 1.5
+    assert filled.mean_loss_of_last(20, after_step=0) == 4.0
+    assert filled.mean_loss_of_last(20, after_step=2) == 1.0
+    assert filled.mean_loss_of_last(20, after_step=3) is None
+    assert MetricsTable().mean_loss_of_last(2, after_step=0) is None
+    assert table(row(1, math.nan)._replace(is_skipped=1)).mean_loss_of_last(2, after_step=0) is None
 
 
 def test_a_foreign_table_is_refused():

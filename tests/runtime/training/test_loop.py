@@ -471,7 +471,7 @@ RULE = SkipRule(window_steps=4, sigma=6.0, warmup_steps=2, max_consecutive=3)
 def test_skipped_steps_are_counted_and_logged_and_the_run_continues(tmp_path):
     run = small_run.run(tmp_path, lease_epoch=1, step_function=skipping({3, 4, 9}), skip_rule=RULE)
     assert run.metrics.skipped_steps == [3, 4, 9]
-    assert np.isfinite(run.metrics.mean_loss_of_last(20))
+    assert np.isfinite(run.metrics.mean_loss_of_last(20, after_step=0))
     logged = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "skipped"]
     assert [(event["step"], event["consecutive"]) for event in logged] == [(3, 1), (4, 2), (9, 1)]
     assert (logged[0]["loss"], logged[0]["loss_limit"], logged[0]["grad_norm_limit"]) == ("nan", 2.5, "inf")
