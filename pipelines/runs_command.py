@@ -152,7 +152,7 @@ def _headings(tasks: Sequence[str], prices: Mapping[str, float]) -> list[str]:
     """Return the columns of `_row`; a "#" marks numbers."""
     scores = [f"#{task}" for task in tasks]
     cost = ["#cost"] if prices else []
-    return ["run", "state", "#tokens", "#loss", "#bits/byte", *scores, "#hours", *cost, "by", "finished", "recipe"]
+    return ["run", "state", "#tokens", "#loss", "#bits/byte", *scores, "#time", *cost, "by", "finished", "recipe"]
 
 
 def _row(run: Run, tasks: Sequence[str], prices: Mapping[str, float]) -> list[str]:
@@ -164,12 +164,18 @@ def _row(run: Run, tasks: Sequence[str], prices: Mapping[str, float]) -> list[st
         NONE if run.loss is None else f"{run.loss:.4f}",
         NONE if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
         *(_score(run, task) for task in tasks),
-        NONE if run.hours is None else f"{run.hours:.{2 if run.hours >= 1 else 4}f}",  # 0.0001 is a third of a second
+        NONE if run.hours is None else _time(run.hours),
         *([NONE if cost is None else f"{cost:,.2f}"] if prices else []),
         run.user or NONE,
         run.finished[:16].replace("T", " ") or NONE,
         run.recipe or NONE,
     ]
+
+
+def _time(hours: float) -> str:
+    """Return `0.7 s`, `12.5 min` or `1.50 h`; runs.js sorts by these units."""
+    seconds = hours * 3600
+    return f"{seconds:.1f} s" if seconds < 59.95 else f"{seconds / 60:.1f} min" if seconds < 3597 else f"{hours:,.2f} h"
 
 
 def _cost(run: Run, prices: Mapping[str, float]) -> float | None:

@@ -23,7 +23,8 @@ from marin_dag.values.changes import value_change
 from pipelines import tootsie
 from pipelines.corpus import laptop_corpus
 from pipelines.run_comparison import lines_of
-from pipelines.runs import in_few_digits, read_runs
+from pipelines.runs import Run, in_few_digits, read_runs
+from pipelines.runs_command import rendered
 from pipelines.scales import LAPTOP
 from runtime.optim.schedule import Cosine, Cycles, Linear, WsdS
 from runtime.report.curve_plots import LOSS
@@ -166,6 +167,23 @@ def test_a_fork_is_compared_with_the_phase_that_was_forked(
     assert run["base"].startswith("starling") and run["changed"] == [f"z_loss: {starling.config.z_loss} -> 0.125"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.7, "0.7 s"),
+        (59.94, "59.9 s"),
+        (60, "1.0 min"),
+        (3_596, "59.9 min"),
+        (3_597, "1.00 h"),
+        (9_000_000, "2,500.00 h"),
+    ],
+)
+def test_a_time_below_an_hour_is_in_seconds_or_minutes(seconds: float, shown: str) -> None:
+    run = Run("runs", "tootsie.py", "one", "a" * 8, "done", hours=seconds / 3_600)
+    headings, row, *_ = rendered([run], {}).splitlines()
+    assert row.index(f" {shown} ") and " time " in headings
+
+
 def test_several_prefixes_are_one_table(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
     commit(tmp_path / "a", graph.step("kestrel"))
     commit(tmp_path / "b", graph.step("ocelot"))
@@ -300,7 +318,8 @@ def test_runs_are_sorted_filtered_and_compared_by_clicks(
 ) -> None:
     prefix, base, fork = forked
     table = {"metrics.parquet": metrics(1, 2, 3, 4)}
-    commit(prefix, graph.step("phoenix"), files=table, metrics="metrics.parquet", final_loss=3.0)
+    short = "2026-01-02T01:30:40+00:00"
+    commit(prefix, graph.step("phoenix"), short, files=table, metrics="metrics.parquet", final_loss=3.0)
     drawn = tmp_path / "runs.html"
     assert tootsie.main(["runs", "--prefix", str(prefix), "--page", str(drawn)]) == 0
     problems: list[str] = []
@@ -318,6 +337,8 @@ def test_runs_are_sorted_filtered_and_compared_by_clicks(
         assert names() == ["phoenix", "forked", "starling"], "the losses are 3.0, 3.25 and 3.5"
         heading.click()
         assert names() == ["starling", "forked", "phoenix"]
+        shown.locator("#runs thead button", has_text="time").click()
+        assert names()[0] == "phoenix", "40 s is less than 1.5 h"
         bits = shown.locator("#runs thead button", has_text="bits/byte")
         for _ in range(2):
             bits.click()

@@ -12,11 +12,14 @@ function put(parent, tag, text) {
   return made;
 }
 
+const SECONDS = {s: 1, min: 60, h: 3600};
+
 function sort(heading, column) {
   const isRising = heading.getAttribute('aria-sort') !== 'ascending', isNumber = heading.classList.contains('number');
   const value = row => {
     const text = row.cells[column].textContent.trim();
-    return isNumber ? parseFloat(text.replace(/,/g, '')) : text;
+    const [figure, unit] = text.replace(/,/g, '').split(' ');
+    return isNumber ? parseFloat(figure) * (SECONDS[unit] ?? 1) : text;
   };
   const isMissing = found => Number.isNaN(found) || found === '' || found === '-';
   rows.sort((one, other) => {
