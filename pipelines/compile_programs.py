@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import Cpu, Gpu, Tpu
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.graph.step import Step
 from runtime.cost.chips import slice_of
 from runtime.cost.expected import expected_memory
 from runtime.cost.request import CompileRequest
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
+from runtime.kernels.kernel_shape import KernelShape
+from runtime.model.config import ModelConfig
 from runtime.same_fields import filled_from
 from steps.ema_eval import EmaEvalConfig
 from steps.lm_eval import LmEvalConfig, evaluated_bytes, evaluated_model, lm_eval, longest_text, room_for
@@ -77,6 +79,23 @@ def request_of(phase: Step, kind: Kind, *, evaluation: EmaEvalConfig | None = No
         model_parallel=model_parallel,
         context_parallel=context_parallel,
     )
+
+
+def with_kernels(request: CompileRequest, machines: Resources) -> CompileRequest:
+    """Return a request with the kernels that a phase takes by default on its machines; loads JAX."""
+    from runtime.training.kernel_choice import chosen_kernels
+
+    model: ModelConfig = request.model
+    shape = KernelShape.of(
+        devices_on(machines),
+        model,
+        num_rows=request.global_batch_size,
+        sequence_length=request.sequence_length,
+        compute_dtype=request.compute_dtype,
+        num_microbatches=request.num_microbatches,
+    )
+    kernels = chosen_kernels(shape)
+    return dataclasses.replace(request, attention_kernel=kernels.attention, loss_kernel=kernels.loss)
 
 
 def kind_of(request: CompileRequest) -> CompileRequest:

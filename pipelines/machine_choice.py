@@ -17,10 +17,11 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import CORES_PER_CHIP, SINGLE_HOST_CHIPS, Cpu, Gpu, Resources, Tpu, slice_shape
+from marin_dag.graph.resources import Cpu, Gpu, Resources, Tpu, slice_shape
 from marin_dag.quantities import LARGEST_COUNT
-from pipelines.compile_programs import slice_named
+from pipelines.compile_programs import slice_named, with_kernels
 from pipelines.length import PARTS, evaluated_tokens, in_figures, main_line_tokens, tokens_by_part
+from pipelines.machines import one_host_of
 from pipelines.scales import BatchSize, Scale
 from pipelines.sizes import SCALES, scale_at
 from runtime.cache_folder import cache_folder, keep
@@ -30,8 +31,6 @@ from runtime.cost.compiler import sources_digest
 from runtime.cost.expected import expected_memory, fits, planned_seconds, seconds_at_share
 from runtime.cost.request import Compiled, CompileRequest, to_json
 from runtime.cost.roofline import REACHED_SHARE, roofline_of
-from runtime.kernels.kernel_shape import KernelShape
-from runtime.model.config import ModelConfig
 from steps.machine_checks import devices_on
 
 Remat = Literal["none", "full"]
@@ -175,11 +174,12 @@ def placed_on(scale: Scale, machines: Resources, *, compiles: Compiles = "none")
 
 
 def _moved(scale: Scale, machines: Resources) -> Scale:
+    is_v5e = isinstance(machines, Tpu) and slice_shape(machines.slice).generation == "v5litepod"
     return dataclasses.replace(
         scale,
         kestrel_resources=machines,
         # Only v5e gains by another kernel.
-        kestrel_scatter_kernel=scale.kestrel_scatter_kernel if _is_v5e(machines) else "xla",
+        kestrel_scatter_kernel=scale.kestrel_scatter_kernel if is_v5e else "xla",
         main_resources=machines,
         branch_resources=machines,
         scoring_resources=one_host_of(machines),
@@ -230,21 +230,6 @@ def choice_line(scale: Scale) -> str:
     return f"remat {choice.remat}; micro-batches {numbers}; {memory} ({source})"
 
 
-def one_host_of(machines: Resources) -> Resources:
-    """Return one host of machines, for steps that cannot share work between hosts."""
-    match machines:
-        case Cpu():
-            return Cpu(machines.num_cpus)
-        case Gpu():
-            return Gpu(machines.kind, machines.count)
-        case Tpu():
-            shape = slice_shape(machines.slice)
-            if shape.num_hosts == 1:
-                return Tpu(machines.slice)
-            largest = SINGLE_HOST_CHIPS[shape.generation] * CORES_PER_CHIP[shape.generation]
-            return Tpu(f"{shape.generation}-{largest}")
-
-
 def request_for(scale: Scale, program: Program, remat: Remat, num_microbatches: int) -> CompileRequest:
     """Return a training step of a scale on its machines, without the names of its kernels."""
     name, num_slices = slice_named(_accelerators(scale))
@@ -264,23 +249,6 @@ def request_for(scale: Scale, program: Program, remat: Remat, num_microbatches: 
         reduce_dtype="float32" if program.is_float32 else scale.reduce_dtype,
         scatter_kernel=scale.kestrel_scatter_kernel if program.batch == 0 else "xla",
     )
-
-
-def with_kernels(request: CompileRequest, machines: Resources) -> CompileRequest:
-    """Return a request with the kernels that a phase takes by default on its machines; loads JAX."""
-    from runtime.training.kernel_choice import chosen_kernels
-
-    model: ModelConfig = request.model
-    shape = KernelShape.of(
-        devices_on(machines),
-        model,
-        num_rows=request.global_batch_size,
-        sequence_length=request.sequence_length,
-        compute_dtype=request.compute_dtype,
-        num_microbatches=request.num_microbatches,
-    )
-    kernels = chosen_kernels(shape)
-    return dataclasses.replace(request, attention_kernel=kernels.attention, loss_kernel=kernels.loss)
 
 
 class Fit(NamedTuple):
@@ -404,10 +372,6 @@ def _numbers_of_microbatches(scale: Scale, program: Program) -> list[int]:
 def _accelerators(scale: Scale) -> Gpu | Tpu:
     assert not isinstance(scale.main_resources, Cpu)
     return scale.main_resources
-
-
-def _is_v5e(machines: Resources) -> bool:
-    return isinstance(machines, Tpu) and slice_shape(machines.slice).generation == "v5litepod"
 
 
 def _key(scale: Scale) -> str:

@@ -3,7 +3,16 @@
 import re
 
 from marin_dag.errors import UserError
-from marin_dag.graph.resources import TOPOLOGIES, Cpu, Gpu, Resources, Tpu
+from marin_dag.graph.resources import (
+    CORES_PER_CHIP,
+    SINGLE_HOST_CHIPS,
+    TOPOLOGIES,
+    Cpu,
+    Gpu,
+    Resources,
+    Tpu,
+    slice_shape,
+)
 from runtime.cost.chips import GPUS
 
 MACHINES = "cpu:CORES, GPU:COUNT, TPU-SLICE, or NUMBERx before one"
@@ -27,6 +36,21 @@ def resources_named(text: str) -> Resources:
     except ValueError as error:
         raise UserError(f"{text!r} names no machine: {str(error).rstrip('.')}. Write {MACHINES}, {EXAMPLES}.") from None
     raise UserError(f"{text!r} names no known machine; write {MACHINES}, {EXAMPLES}. {KNOWN}")
+
+
+def one_host_of(machines: Resources) -> Resources:
+    """Return one host of machines, for steps that cannot share work between hosts."""
+    match machines:
+        case Cpu():
+            return Cpu(machines.num_cpus)
+        case Gpu():
+            return Gpu(machines.kind, machines.count)
+        case Tpu():
+            shape = slice_shape(machines.slice)
+            if shape.num_hosts == 1:
+                return Tpu(machines.slice)
+            largest = SINGLE_HOST_CHIPS[shape.generation] * CORES_PER_CHIP[shape.generation]
+            return Tpu(f"{shape.generation}-{largest}")
 
 
 def _machines(number: str | None, platform: str | None, name: str, count: str | None) -> Resources | None:

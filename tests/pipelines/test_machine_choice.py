@@ -8,7 +8,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph.resources import Cpu, Gpu, Tpu
 from marin_dag.quantities import typed_count
 from pipelines import compile_report, machine_choice, tootsie
-from pipelines.compile_programs import request_of
+from pipelines.compile_programs import request_of, with_kernels
 from pipelines.corpus import corpus_of
 from pipelines.length import tokens_named
 from pipelines.machine_choice import (
@@ -16,13 +16,12 @@ from pipelines.machine_choice import (
     PROGRAMS,
     choice_for,
     choice_line,
-    one_host_of,
     placed_on,
     request_for,
     times_of,
     tokens_for,
-    with_kernels,
 )
+from pipelines.machines import one_host_of
 from pipelines.sizes import SCALES, scale_at
 from runtime.cost import expected, roofline
 from runtime.cost.chips import GPUS
