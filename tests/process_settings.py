@@ -3,60 +3,29 @@
 A plugin of pytest, which `tests/conftest.py` registers.
 """
 
-import builtins
 import decimal
-import gc
 import locale
-import logging
 import os
-import resource
-import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
-SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
-SET_ELSEWHERE = ("PYTEST_CURRENT_TEST", "PJRT_NPROC", "XLA_FLAGS")
-"""The variable of pytest, and those that a step sets for JAX: `tests/conftest.py` restores them."""
-OWN_VARIABLES = ("JAX_", "MARIN_", "PYTHON", "XLA_")
-"""Prefixes of variables that no library sets when it is imported; a test must remove those that it adds."""
-OF_A_PROCESS = ("jax_num_cpu_devices", "jax_compilation_cache", "jax_persistent_cache")
-"""Prefixes of JAX's settings that the first training phase of a process fixes."""
 Settings = dict[str, Any]
 """Each setting by name; those with many keys are dictionaries."""
 
 
 def current_settings() -> Settings:
     """Return the settings of this process and of imported libraries, in some 40 microseconds."""
-    context, root = decimal.getcontext(), logging.getLogger()
+    context = decimal.getcontext()
     found: Settings = {
-        "os.environ": dict(os.environ),
-        "sys.path": tuple(folder for folder in sys.path if "site-packages" not in folder),
-        "sys.getrecursionlimit()": sys.getrecursionlimit(),
         "the working directory": os.getcwd(),  # noqa: PTH109 -- `Path.cwd` takes several times as long
-        "signal handlers": tuple(map(signal.getsignal, SIGNALS)),
-        "gc": (gc.isenabled(), gc.get_threshold()),
         "the locale": locale.setlocale(locale.LC_ALL),
         "the decimal context": (context.prec, context.rounding, context.Emin, context.Emax, dict(context.traps)),
-        "socket.getdefaulttimeout()": socket.getdefaulttimeout(),
-        "the root logger": (root.level, root.manager.disable, *root.handlers),
-        "the limit on files": resource.getrlimit(resource.RLIMIT_FSIZE),
-        "the priority": os.getpriority(os.PRIO_PROCESS, 0),
-        "patched functions": (builtins.open, time.time, time.monotonic, time.sleep, subprocess.Popen.__init__),
     }
-    if hasattr(os, "sched_getaffinity"):
-        found["the processor affinity"] = os.sched_getaffinity(0)
     if (numpy := sys.modules.get("numpy")) is not None and hasattr(numpy, "get_printoptions"):
         found["NumPy's settings"] = numpy.geterr() | numpy.get_printoptions()
-    if (jax := sys.modules.get("jax")) is not None and hasattr(jax, "config"):
-        found["JAX's settings"] = jax.config.values
-    for name in SET_ELSEWHERE:
-        found["os.environ"].pop(name, None)
     return found
 
 
@@ -72,14 +41,9 @@ def changes(before: Settings, after: Settings) -> Settings:
             continue
         if not isinstance(old, dict):
             found[name] = new
-        elif keys := [key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and _counts(key, old)]:
+        elif keys := [key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key in old]:
             found[name] = {key: new.get(key) for key in keys}
     return found
-
-
-def _counts(key: object, old: dict[Any, Any]) -> bool:
-    name = str(key)
-    return not name.startswith(OF_A_PROCESS) if key in old else name.startswith(OWN_VARIABLES)
 
 
 def with_changes(settings: Settings, changed: Settings) -> Settings:

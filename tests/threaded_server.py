@@ -10,11 +10,11 @@ from tests.gcs_server.faults import Faults
 class ThreadedServer:
     """A server of `socketserver`'s kind; `requests` has a line for each request."""
 
-    def __init__(self, server: Any, name: str) -> None:
+    def __init__(self, server: Any, name: str, *, poll_seconds: float = 0.5) -> None:
         self.faults = Faults()
         self.requests: list[str] = []
         self._server = server
-        self._thread = threading.Thread(target=server.serve_forever, args=(0.01,), name=name, daemon=True)
+        self._thread = threading.Thread(target=server.serve_forever, args=(poll_seconds,), name=name, daemon=True)
 
     @property
     def url(self) -> str:

@@ -57,7 +57,7 @@ class HubServer(ThreadedServer):
     def __init__(self, token: str) -> None:
         server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         server.daemon_threads = True
-        super().__init__(server, "fake hub")
+        super().__init__(server, "fake hub", poll_seconds=0.01)
         self.token = token
         self.headers: list[dict[str, str]] = []
         self.repositories: dict[str, Repository] = {}

@@ -87,7 +87,7 @@ def test_a_source_without_weight_keeps_its_carry():
 @given(
     weights=st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(0, 20), min_size=2, max_size=12),
     carry=st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(-5 * WHOLE, 5 * WHOLE), max_size=12),
-    size=st.integers(0, 40),
+    size=st.integers(1, 40),
 )
 def test_sequences_go_out_by_deadline_one_at_a_time(weights, carry, size):
     """Compares with the definition over fractions; few and small weights make many ties."""
