@@ -36,7 +36,7 @@ from steps.machine_checks import devices_on
 Remat = Literal["none", "full"]
 REMATS: tuple[Remat, ...] = ("none", "full")
 Compiles = Literal["none", "largest", "all"]
-"""Which training steps of a scale to compile."""
+"""Extent of a compile: no training step of a scale, the largest of each kind, or all."""
 CHOICES = "machine-choices"
 """Name of the cache folder for choices from compiled programs."""
 COMPILED_WITH = ("jax", "jaxlib")
@@ -79,7 +79,7 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
     step_seconds: tuple[float, ...]
     """Planned time of one training step."""
     compiles: Compiles
-    """Which programs were compiled; with "largest", the others of its dtype take their figures from it."""
+    """Extent of the compile behind the figures; with "largest", other programs of that dtype take them over."""
 
 
 class Time(NamedTuple):

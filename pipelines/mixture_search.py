@@ -28,7 +28,7 @@ from steps.fit_mixture import FitMixtureConfig, FitMixtureResult, fit_mixture
 PHASE = "starling"
 PROXIES = 16
 MOST_PROXIES = 512
-"""As many as RegMix trained (arXiv:2407.01492); each adds two steps to the graph."""
+"""Number of proxies that RegMix trained (arXiv:2407.01492); each adds two steps to the graph."""
 PROXY_STEPS = 100
 PROXY_MODEL = dataclasses.replace(
     LAPTOP.model, hidden_size=64, intermediate_size=192, num_hidden_layers=2, num_attention_heads=2, head_dim=32

@@ -139,8 +139,7 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
     """Return the verdicts of all steps of `graph`.
 
     Raises:
-        RefusedStepsError: a selected step that is not done has a config that its kind's check refuses, or a step has a
-            name too long for the store.
+        RefusedStepsError: an unfinished step's config is refused by its kind, or a name is too long for the store.
         UserError: the selection is empty.
     """
     selection = selection or Selection()
@@ -149,7 +148,6 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
         steps = [graph.step(name) for name in graph.names if name in selected]
         check_name_lengths(steps, store)
         planner = _Planner(graph, store, selection, selected)
-        # The config of a finished step has passed, and a check may read files.
         check_configs(step for step in steps if step.key not in planner.committed or step.name in planner.forced)
         return planner.plan()
 

@@ -82,7 +82,7 @@ class Posterior:
         self._left, self._scale, self._right = np.linalg.svd(shares - self._middle, full_matrices=False)
         self._floors = np.multiply.outer(FLOORS, losses.min(axis=0))
         evidence = np.stack([self._log_evidence(floor) for floor in self._floors])
-        # A domain with the same loss in every proxy has neither slopes nor noise: it tells nothing of their ratio.
+        # A domain with the same loss in every proxy has neither slopes nor noise, so it does not count in their ratio.
         self._varies = np.ptp(losses, axis=0) > 0
         evidence[:, ~self._varies] = 0.0
         evidence -= evidence.max(axis=(0, 2), keepdims=True)
